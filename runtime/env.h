@@ -1,0 +1,32 @@
+/* The environment variables by which the parts of Crystal find each other. Set by the
+ * SPANK plugin (task_init) or the agent for every rank of an emulated step; a program
+ * needs none of them. Names only; a secret never stands in an environment (the token is
+ * in a file of mode 0600 whose path is here).
+ */
+#ifndef CRYSTAL_ENV_H
+#define CRYSTAL_ENV_H
+
+#define CRYSTAL_ENV_STAGE         "CRYSTAL_STAGE"   /* capture, plan or emulate */
+#define CRYSTAL_ENV_JOB_DIR       "CRYSTAL_JOB_DIR" /* absolute path */
+#define CRYSTAL_ENV_LRANK         "CRYSTAL_LRANK"   /* this process's logical rank */
+#define CRYSTAL_ENV_LOGICAL_RANKS "CRYSTAL_LOGICAL_RANKS"
+/* File with key=value lines host, port, store_port of the coordinator; and the file
+ * with its token (64 hexadecimal digits). Both of mode 0600 in the job directory. */
+#define CRYSTAL_ENV_COORD_FILE "CRYSTAL_COORD_FILE"
+#define CRYSTAL_ENV_TOKEN_FILE "CRYSTAL_TOKEN_FILE"
+/* What contrib/pytorch loads as NCCL on host memory: libcrystal-nccl.so in capture and
+ * plan, libcrystal-hostccl.so in emulate. */
+#define CRYSTAL_ENV_NCCL_LIBRARY "CRYSTAL_NCCL_LIBRARY"
+/* Where set, libcrystal-nccl.so passes every call through to this library and only
+ * records (plan); where not, it parks and asks the coordinator (capture). */
+#define CRYSTAL_ENV_PASS_LIBRARY "CRYSTAL_PASS_LIBRARY"
+#define CRYSTAL_ENV_TRACE_DIR    "CRYSTAL_TRACE_DIR" /* recorder: LRANK.trace goes here \
+                                                      */
+#define CRYSTAL_ENV_ITERATIONS "CRYSTAL_ITERATIONS"  /* recorder: stop after K marks */
+/* Plugin (NET, PROFILER): the board of this node, and where LRANK.run goes. */
+#define CRYSTAL_ENV_BOARD   "CRYSTAL_BOARD"
+#define CRYSTAL_ENV_RUN_DIR "CRYSTAL_RUN_DIR"
+/* NCCL_NET_PLUGIN and NCCL_PROFILER_PLUGIN name libnccl-net-crystal.so for NCCL and for
+ * hostccl alike. */
+
+#endif

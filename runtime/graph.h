@@ -1,0 +1,79 @@
+/* job.graph: the execution graph of all logical ranks through their representatives.
+ *
+ * File: crystal_filehead (magic "CRYGRAPH"), then the sections that graph.c draws. Read
+ * through mmap; every index and length is checked once in crystal_graph_open, after
+ * which the accessors need no checks. The header of the one public library,
+ * libcrystal-graph. All functions are thread-safe for readers.
+ */
+#ifndef CRYSTAL_GRAPH_H
+#define CRYSTAL_GRAPH_H
+
+#include "runtime/error.h"
+#include "runtime/trace.h"
+
+#include <stdint.h>
+
+#define CRYSTAL_GRAPH_MAGIC   "CRYGRAPH"
+#define CRYSTAL_GRAPH_VERSION 1
+
+struct crystal_graph;
+
+struct crystal_graph *crystal_graph_open(const char *path, struct crystal_error *err);
+void crystal_graph_close(struct crystal_graph *g);
+
+uint32_t crystal_graph_lrank_count(const struct crystal_graph *g);
+uint64_t crystal_graph_fingerprint(const struct crystal_graph *g);
+
+/* Representatives, by index 0 .. count-1; the rank map gives every lrank's index. */
+uint32_t crystal_graph_rep_count(const struct crystal_graph *g);
+uint32_t crystal_graph_rep_lrank(const struct crystal_graph *g, uint32_t rep);
+uint32_t crystal_graph_rep_of(const struct crystal_graph *g, uint32_t lrank);
+
+/* Operations of a representative, as trace records with comm replaced by nothing: the
+ * communicator of record i is crystal_graph_comm_of(g, lrank, ops[i].comm). Borrowed.
+ */
+const struct crystal_op *crystal_graph_ops(const struct crystal_graph *g, uint32_t rep,
+                                           uint64_t *ret_count);
+
+/* Iterations of a representative: record index where each begins (the first is the
+ * warm-up); mark_count may be 0 where no repetition was found. The records from mark k
+ * to mark k+1 are one iteration; the same number of communication calls in each. */
+const uint64_t *crystal_graph_marks(const struct crystal_graph *g, uint32_t rep,
+                                    uint32_t *ret_count);
+
+/* Communicators: all that any logical rank belongs to. */
+struct crystal_graph_comm {
+    const char *name; /* store key of the id as captured; NULL for a communicator that
+                         only exists through expansion to another replica */
+    uint32_t nranks;
+    const uint32_t *members; /* lrank by crank */
+};
+uint32_t crystal_graph_comm_count(const struct crystal_graph *g);
+void crystal_graph_comm(const struct crystal_graph *g, uint32_t comm,
+                        struct crystal_graph_comm *ret);
+/* The communicator that lrank uses where its representative's trace says local index.
+ */
+uint32_t crystal_graph_comm_of(const struct crystal_graph *g, uint32_t lrank,
+                               uint32_t local);
+/* Finds by name, or by exact members where name is NULL or unknown: UINT32_MAX if none.
+ * Of several with the same members (a group made twice) `nth` picks, from 0. */
+uint32_t crystal_graph_comm_find(const struct crystal_graph *g, const char *name,
+                                 uint32_t nranks, const uint32_t *members,
+                                 uint32_t nth);
+
+/* What crank contributed to the seq-th collective (seq counts that communicator's
+ * collectives from 0; for p2p see func and peer) as its representative recorded it.
+ * Returns 1 and sets ret (borrowed) where kept, 0 where not kept, -ERANGE where the
+ * recording ends before seq. */
+int crystal_graph_payload(const struct crystal_graph *g, uint32_t comm, uint64_t seq,
+                          uint32_t crank, const void **ret, uint64_t *ret_bytes);
+/* The same for the seq-th send of crank `from` to crank `to` on this communicator. */
+int crystal_graph_p2p_payload(const struct crystal_graph *g, uint32_t comm,
+                              uint32_t from, uint32_t to, uint64_t seq,
+                              const void **ret, uint64_t *ret_bytes);
+
+/* Builds job.graph from ranks/ *.trace, ranks/ *.payload, comms.tab and layout.yaml of
+ * a job directory. */
+int crystal_graph_build(const char *job_dir, struct crystal_error *err);
+
+#endif

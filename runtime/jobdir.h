@@ -1,0 +1,44 @@
+/* The job directory: where one emulated job keeps its files. Mode 0700.
+ *
+ *   lock                held (flock) by the coordinator while the job is in use
+ *   layout.yaml         scrystal layout: ranks, nodes, grid, program, options
+ *   coord               host=, port=, store_port= lines of the running coordinator
+ * (0600) token               64 hexadecimal digits (0600) ranks/R.trace       capture:
+ * one per live rank R (runtime/trace.h) ranks/R.payload     capture: what R contributed
+ * where it is kept comms.tab           capture: the coordinator's table of
+ * communicators, one line each: name<TAB>nranks<TAB>members, members as a rank list
+ * "0-7,16" in crank order (a list that is not ascending names each rank) job.graph
+ * graph plan/R.trace        plan: slices, recorded with real durations job.profile
+ * plan: durations and composed iteration times runs/NNN/R.run      emulate: one per
+ * sandbox rank (replay/run_record.h) runs/NNN/run.yaml   emulate: wire, counters of the
+ * board, exit codes report.txt, report.json log/                what stages and
+ * captured programs print
+ */
+#ifndef CRYSTAL_JOBDIR_H
+#define CRYSTAL_JOBDIR_H
+
+#include "runtime/error.h"
+
+#include <stddef.h>
+
+struct crystal_jobdir;
+
+/* Opens directory path, making it (0700) where create is set. A directory of another
+ * user, or one that others can write, is refused. NULL on failure. */
+struct crystal_jobdir *crystal_jobdir_open(const char *path, int create,
+                                           struct crystal_error *err);
+void crystal_jobdir_close(struct crystal_jobdir *dir);
+/* Absolute path, borrowed until close. */
+const char *crystal_jobdir_path(const struct crystal_jobdir *dir);
+/* Takes the lock; -EBUSY with the holder's pid and host in the sentence. Held until
+ * close or the process's end. */
+int crystal_jobdir_lock(struct crystal_jobdir *dir, struct crystal_error *err);
+/* "path/format" into out; -ENAMETOOLONG where it does not fit. */
+int crystal_jobdir_file(const struct crystal_jobdir *dir, char *out, size_t out_bytes,
+                        struct crystal_error *err, const char *format, ...)
+    __attribute__((format(printf, 5, 6)));
+/* mkdir of a subdirectory (0700), fine where it exists. */
+int crystal_jobdir_mkdir(const struct crystal_jobdir *dir, const char *name,
+                         struct crystal_error *err);
+
+#endif

@@ -1,0 +1,69 @@
+/* The layout of one emulated job: which logical ranks there are, which run, and where.
+ *
+ * Made from options and crystal.yaml by `scrystal layout`, kept as layout.yaml in the
+ * job directory, read by every later stage.
+ */
+#ifndef CRYSTAL_LAYOUT_H
+#define CRYSTAL_LAYOUT_H
+
+#include "runtime/error.h"
+
+#include <stddef.h>
+#include <stdint.h>
+
+#define CRYSTAL_GRID_MAX 8
+
+struct crystal_grid {
+    uint32_t count; /* dimensions, fastest first; 0 = no grid was given */
+    struct {
+        char name[16];
+        uint32_t size;
+    } dim[CRYSTAL_GRID_MAX];
+};
+
+enum crystal_live { CRYSTAL_LIVE_REPLICA = 1, CRYSTAL_LIVE_ALL = 2 };
+
+struct crystal_layout {
+    uint32_t lrank_count; /* N */
+    uint32_t ranks_per_node;
+    struct crystal_grid grid;
+    uint32_t *sandbox; /* sandbox lranks, ascending, whole target nodes; owned */
+    uint32_t sandbox_count;
+    enum crystal_live live_mode;
+    uint32_t *live; /* live lranks, ascending; owned */
+    uint32_t live_count;
+    uint32_t iterations; /* recorded iterations, the first skipped */
+    int payload_all;
+    uint64_t wire_bytes_per_s; /* wire.bandwidth */
+    uint64_t wire_latency_ns;  /* wire.latency */
+    uint64_t fingerprint; /* program, arguments (outside stage rules), grid, versions */
+    char job_name[64];
+    char **program; /* argv of the program, NULL-terminated; owned; may be NULL */
+};
+
+/* Reads DIR/layout.yaml. ret is filled on success only; caller: crystal_layout_fini. */
+int crystal_layout_read(const char *path, struct crystal_layout *ret,
+                        struct crystal_error *err);
+int crystal_layout_write(const char *path, const struct crystal_layout *layout,
+                         struct crystal_error *err);
+void crystal_layout_fini(struct crystal_layout *layout);
+
+/* "0-7,16,24-31" <-> ranks. parse: each < limit, ascending and distinct unless
+ * keep_order; caller frees *ret. format: caller frees the string. */
+int crystal_ranks_parse(const char *text, uint32_t limit, int keep_order,
+                        uint32_t **ret, uint32_t *ret_count, struct crystal_error *err);
+char *crystal_ranks_format(const uint32_t *ranks, uint32_t count);
+
+/* "tp=2,pp=4,dp=8" */
+int crystal_grid_parse(const char *text, struct crystal_grid *ret,
+                       struct crystal_error *err);
+/* Size of dimension name, 1 where the grid has none of that name. */
+uint32_t crystal_grid_size(const struct crystal_grid *grid, const char *name);
+
+/* The live rank whose recording stands for lrank: itself where it is live; with
+ * live=replica the rank with the same coordinates but dp = 0. */
+uint32_t crystal_layout_representative(const struct crystal_layout *layout,
+                                       uint32_t lrank);
+int crystal_layout_is_sandbox(const struct crystal_layout *layout, uint32_t lrank);
+
+#endif

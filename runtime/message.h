@@ -1,0 +1,112 @@
+/* Messages between the coordinator and its clients (live ranks' recorders, agents, the
+ * SPANK plugin's finish call) over TCP.
+ *
+ *   offset bytes
+ *        0     4 magic "CRM1"
+ *        4     2 type (enum crystal_message_type)
+ *        6     2 zero
+ *        8     4 request number chosen by the client, echoed in the answer
+ *       12     4 bytes of body, at most CRYSTAL_MESSAGE_BODY_MAX
+ *       16     body: by type, fixed struct first, then variable bytes; host byte order
+ *
+ * The first message of a connection is HELLO with the job's token; anything else, a
+ * wrong token or a bad length closes it. Every length is checked against what is there.
+ * Frozen: version 1 (in the magic).
+ */
+#ifndef CRYSTAL_MESSAGE_H
+#define CRYSTAL_MESSAGE_H
+
+#include "runtime/nccl_abi.h"
+
+#include <stdint.h>
+
+#define CRYSTAL_MESSAGE_MAGIC    "CRM1"
+#define CRYSTAL_MESSAGE_BODY_MAX (1U << 30)
+#define CRYSTAL_TOKEN_BYTES      32
+
+enum crystal_message_type {
+    CRYSTAL_MSG_HELLO = 1,   /* struct crystal_msg_hello -> WELCOME */
+    CRYSTAL_MSG_WELCOME = 2, /* struct crystal_msg_welcome */
+    CRYSTAL_MSG_ERROR = 3,   /* text: the coordinator's sentence; it then closes */
+    CRYSTAL_MSG_BEGIN = 4,   /* agent: a stage begins (struct crystal_msg_begin); the
+                                store is emptied, ranks of the old stage forgotten */
+    CRYSTAL_MSG_OK = 5,
+    CRYSTAL_MSG_COMM_INIT = 6, /* rank: struct crystal_msg_comm_init -> COMM_READY when
+                                  all live members have asked */
+    CRYSTAL_MSG_COMM_READY = 7,
+    CRYSTAL_MSG_OPS = 8,    /* rank: deposits of one call or one ncclGroup, atomic:
+                               u32 count, then count x (struct crystal_msg_op, send
+                               bytes) -> RESULT with the same request number */
+    CRYSTAL_MSG_RESULT = 9, /* u32 count, then count x (u64 bytes, bytes) */
+    CRYSTAL_MSG_HINT = 10,  /* rank: u64 iterations so far -> HINT_ANSWER u32 stop */
+    CRYSTAL_MSG_HINT_ANSWER = 11,
+    CRYSTAL_MSG_COMM_ID = 12, /* coordinator -> agents in emulate and plan: a unique id
+                                 was set or asked for (struct crystal_msg_comm_id) */
+    CRYSTAL_MSG_COMM_FORGE = 13, /* coordinator -> agent: a rank asks for the id of a
+                                  communicator whose root is virtual; body as COMM_ID
+                                  with a zero id -> FORGED with the id filled in */
+    CRYSTAL_MSG_FORGED = 14,
+    CRYSTAL_MSG_FINISH = 15, /* plugin: end; OK when done */
+    CRYSTAL_MSG_FAIL = 16,   /* agent or rank: text; the coordinator stops the stage */
+    CRYSTAL_MSG_STOP = 17    /* coordinator -> all: text; stop now, exit code 70 */
+};
+
+enum crystal_role {
+    CRYSTAL_ROLE_RANK = 1,
+    CRYSTAL_ROLE_AGENT = 2,
+    CRYSTAL_ROLE_CONTROL = 3
+};
+
+struct crystal_msg_hello {
+    uint8_t token[CRYSTAL_TOKEN_BYTES];
+    uint32_t role;  /* enum crystal_role */
+    uint32_t lrank; /* of a rank; node number of an agent */
+    uint32_t pid;
+    uint32_t zero;
+};
+
+struct crystal_msg_welcome {
+    uint32_t lrank_count;
+    uint32_t live_count;
+    uint32_t iterations;
+    uint32_t zero;
+};
+
+struct crystal_msg_begin {
+    uint32_t stage; /* 1 capture, 2 plan, 3 emulate */
+    uint32_t zero;
+};
+
+struct crystal_msg_comm_init {
+    uint8_t id[NCCL_UNIQUE_ID_BYTES];
+    uint32_t nranks;
+    uint32_t crank;
+};
+
+struct crystal_msg_comm_ready {
+    uint32_t comm;       /* number by which OPS name it */
+    uint32_t name_bytes; /* the name follows, without a zero */
+};
+
+struct crystal_msg_op {
+    uint32_t comm;
+    uint8_t func;  /* enum crystal_func */
+    uint8_t dtype; /* ncclDataType_t */
+    uint8_t redop; /* ncclRedOp_t 0..4; 5 = pre-multiplied sum, scalar below */
+    uint8_t zero;
+    uint32_t peer; /* root or peer crank */
+    uint32_t zero2;
+    uint64_t count;      /* elements as in the API call */
+    uint64_t send_bytes; /* that follow */
+    uint64_t recv_bytes; /* expected in the result */
+    uint64_t scalar;     /* bits of the factor in the operation's own type */
+    uint64_t call_site;  /* return address in the program, for diagnoses */
+};
+
+struct crystal_msg_comm_id {
+    uint8_t id[NCCL_UNIQUE_ID_BYTES];
+    uint32_t name_bytes;   /* the store key follows, without a zero */
+    uint32_t member_count; /* then this many u32: logical ranks by crank; 0 = unknown */
+};
+
+#endif
