@@ -1,0 +1,43 @@
+/* scrystal: one command with subcommands, one per stage, so that any stage can be run
+ * by hand from the files of the stage before it. This file only dispatches.
+ */
+#include "config.h"
+
+#include "commands/commands.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* In pipeline order, as the help shows them; the row of a subcommand comes with its
+ * file. */
+static const struct crystal_command commands[] = {
+    {NULL, NULL, NULL},
+};
+
+static void usage(FILE *out)
+{
+    fprintf(out, "usage: scrystal COMMAND [OPTION...] (scrystal COMMAND --help)\n\n"
+                 "Emulates huge training jobs on few GPUs, one stage per command:\n");
+    for (const struct crystal_command *c = commands; c->name; c++)
+        fprintf(out, "  %-9s %s\n", c->name, c->summary);
+    fprintf(out, "\nscrystal --version prints the version.\n");
+}
+
+int main(int argc, char **argv)
+{
+    if (argc < 2 || strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "help") == 0) {
+        usage(argc < 2 ? stderr : stdout);
+        return argc < 2 ? CRYSTAL_EXIT_USAGE : 0;
+    }
+    if (strcmp(argv[1], "--version") == 0) {
+        printf("scrystal %s\n", PACKAGE_VERSION);
+        return 0;
+    }
+    for (const struct crystal_command *c = commands; c->name; c++)
+        if (strcmp(c->name, argv[1]) == 0)
+            return c->run(argc - 1, argv + 1);
+    fprintf(stderr,
+            "crystal: '%s' is no scrystal command; scrystal --help lists them\n",
+            argv[1]);
+    return CRYSTAL_EXIT_USAGE;
+}
