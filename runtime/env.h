@@ -20,9 +20,10 @@
 /* Where set, libcrystal-nccl.so passes every call through to this library and only
  * records (plan); where not, it parks and asks the coordinator (capture). */
 #define CRYSTAL_ENV_PASS_LIBRARY "CRYSTAL_PASS_LIBRARY"
-#define CRYSTAL_ENV_TRACE_DIR    "CRYSTAL_TRACE_DIR" /* recorder: LRANK.trace goes here \
-                                                      */
-#define CRYSTAL_ENV_ITERATIONS "CRYSTAL_ITERATIONS"  /* recorder: stop after K marks */
+#define CRYSTAL_ENV_TRACE_DIR                                                          \
+    "CRYSTAL_TRACE_DIR"                             /* recorder: LRANK.trace goes here \
+                                                     */
+#define CRYSTAL_ENV_ITERATIONS "CRYSTAL_ITERATIONS" /* recorder: stop after K marks */
 /* Plugin (NET, PROFILER): the board of this node, and where LRANK.run goes. */
 #define CRYSTAL_ENV_BOARD   "CRYSTAL_BOARD"
 #define CRYSTAL_ENV_RUN_DIR "CRYSTAL_RUN_DIR"

@@ -19,6 +19,9 @@ struct crystal_grid {
         char name[16];
         uint32_t size;
     } dim[CRYSTAL_GRID_MAX];
+    uint32_t
+        ep_inside; /* size of an ep that lies inside dp (the product leaves it out),
+                      else 1: rank dp = d is then expert-parallel rank d % ep */
 };
 
 enum crystal_live { CRYSTAL_LIVE_REPLICA = 1, CRYSTAL_LIVE_ALL = 2 };

@@ -1,0 +1,83 @@
+/* YAML: nesting becomes dots, lists repeat, and every fault names line and column. */
+#include "config.h"
+
+#include "runtime/yaml_map.h"
+
+#include "tests/check.h"
+
+static struct crystal_yaml_map map;
+static struct crystal_error err;
+
+static int parse(const char *text)
+{
+    memset(&err, 0, sizeof err);
+    return crystal_yaml_parse("job.yaml", text, strlen(text), &map, &err);
+}
+
+static void nesting_and_lists(void)
+{
+    const char *text = "wire:\n  bandwidth: 10GB/s\n  latency: \"5us\"\n"
+                       "ranks: [0-7, 16]\nstage:\n  plan:\n    env: {A: 1, B: two}\n"
+                       "after: x\n";
+
+    CHECK_EQ(parse(text), 0);
+    CHECK_EQ(map.item_count, 7);
+    CHECK_STR(crystal_yaml_get(&map, "wire.bandwidth")->value, "10GB/s");
+    CHECK_STR(crystal_yaml_get(&map, "wire.latency")->value, "5us");
+    CHECK_STR(map.items[2].key, "ranks[]");
+    CHECK_STR(map.items[3].value, "16");
+    CHECK_STR(crystal_yaml_get(&map, "stage.plan.env.B")->value, "two");
+    CHECK_STR(crystal_yaml_get(&map, "after")->value, "x");
+    CHECK_EQ(crystal_yaml_get(&map, "after")->line, 8);
+    CHECK(crystal_yaml_get(&map, "wire") == NULL);
+    crystal_yaml_fini(&map);
+}
+
+static void empty_file(void)
+{
+    CHECK_EQ(parse(""), 0);
+    CHECK_EQ(map.item_count, 0);
+    crystal_yaml_fini(&map);
+    CHECK_EQ(parse("# nothing\n"), 0);
+    crystal_yaml_fini(&map);
+}
+
+static void faults_name_their_place(void)
+{
+    static const struct {
+        const char *text, *want;
+    } cases[] = {
+        {"a: 1\na: 2\n", "job.yaml:2:4: key 'a' is given twice"},
+        {"- a\n", "job.yaml:1:1: a mapping is expected, not a list"},
+        {"a: [1, {b: 2}]\n", "job.yaml:1:8: a list may only hold plain values"},
+        {"a: 1\n  b: 2\n", "job.yaml:2:4: mapping values are not allowed"},
+        {"a: \"x\n", "job.yaml:"},
+        {"a: &x 1\nb: *x\n", "job.yaml:2:4: aliases are not supported"},
+        {"text\n", "job.yaml:1:1: a mapping is expected"},
+        {"a: {b: {c: {d: {e: {f: {g: {h: {i: 1}}}}}}}}\n", "nested too deeply"},
+        {"{[1]: 2}\n", "a key must be plain text"},
+    };
+
+    for (unsigned i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        CHECK(parse(cases[i].text) < 0);
+        CHECK_HAS(crystal_error_text(&err), cases[i].want);
+    }
+}
+
+static void missing_file(void)
+{
+    memset(&err, 0, sizeof err);
+    CHECK(crystal_yaml_read("/nonexistent/x.yaml", &map, &err) < 0);
+    CHECK_STR(crystal_error_text(&err),
+              "/nonexistent/x.yaml: No such file or directory");
+}
+
+int main(void)
+{
+    check_begin();
+    CHECK_RUN(nesting_and_lists);
+    CHECK_RUN(empty_file);
+    CHECK_RUN(faults_name_their_place);
+    CHECK_RUN(missing_file);
+    return check_end();
+}
