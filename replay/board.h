@@ -59,7 +59,8 @@ struct crystal_board_header {
     _Atomic uint64_t standin_bytes;
     _Atomic uint64_t late_count; /* arrivals published later than they were due */
     _Atomic uint64_t late_max_ns;
-    uint64_t reserved[16];
+    _Atomic uint64_t abort_claim; /* whoever sets it from 0 to 1 writes abort_text */
+    uint64_t reserved[15];
 };
 
 enum crystal_board_state {
@@ -132,6 +133,11 @@ struct crystal_board_pair {
 
 struct crystal_board; /* a mapping of one board */
 
+/* Pairs that one communicator has at most; it has room for every (real, virtual,
+ * direction) where that is less. */
+#define CRYSTAL_BOARD_PAIRS_MAX 4096U
+#define CRYSTAL_BOARD_COMMS_MAX 65536U
+
 struct crystal_board_config {
     const char *directory; /* made with mode 0700 by the caller */
     uint64_t job_hash;
@@ -141,7 +147,8 @@ struct crystal_board_config {
     uint64_t wire_latency_ns;
     uint64_t message_overhead_ns;
     uint32_t comm_capacity;
-    uint64_t heap_bytes; /* 0: a default that fits lrank_count */
+    uint64_t heap_bytes; /* 0: a default that fits lrank_count; memory is taken only
+                            as it is used */
     int payload_all;
     const char *graph_path; /* may be NULL */
 };
@@ -158,7 +165,7 @@ struct crystal_board_header *crystal_board_header(struct crystal_board *board);
 const char *crystal_board_directory(const struct crystal_board *board);
 
 /* Agent: adds a communicator (members[crank] = lrank, is_real by crank) and makes it
- * READY. An entry with the same comm_id is an error. */
+ * READY. An entry with the same comm_id is an error. Thread-safe within the agent. */
 int crystal_board_comm_add(struct crystal_board *board, uint64_t comm_id,
                            const char *name, uint32_t graph_comm, uint32_t nranks,
                            const uint32_t *members, const uint8_t *is_real,
