@@ -21,8 +21,9 @@ struct crystal_ring_op {
     uint32_t root;  /* BROADCAST, REDUCE */
     uint64_t count; /* elements as in the API call (per rank for AG and RS) */
     uint32_t elt_bytes;
-    uint32_t channel_count; /* channels of this operation */
-    uint32_t channel;       /* which one */
+    uint32_t channel_count; /* channels this operation may use (NCCL's own number of
+                               channels used gives the same cuts); 1 .. 64 */
+    uint32_t channel;       /* which one; small operations leave the last ones idle */
 };
 
 struct crystal_ring_message {
@@ -32,7 +33,8 @@ struct crystal_ring_message {
     uint32_t step;        /* chunk step within the loop: 0 .. steps-1 */
     uint32_t slice;
     uint32_t loop;
-    uint32_t block; /* AG, RS: crank whose block this is; else chunk number */
+    uint32_t block; /* AG, RS: crank whose block this is; AR: chunk of the loop,
+                       0 .. nranks-1; else the loop */
 };
 
 /* Network messages that crank sends (is_send) or receives in this operation on this

@@ -1,0 +1,238 @@
+/* The message schedule of NCCL 2.28.9's ring algorithm with the Simple protocol.
+ *
+ * What is computed, as that version does it:
+ *  - AllGather and Broadcast are moved as bytes, the others as elements; all cuts fall
+ *    on multiples of 16 bytes, so both can be told in elements.
+ *  - A tensor is cut into cells (the smallest amount that is worth a channel), which
+ *    fill the channels in order: first, middle and last channel get their own count.
+ *  - A channel's part is walked in loops. A chunk is 2 MiB (4 steps of 512 KiB) for
+ *    AllReduce, AllGather and ReduceScatter, 512 KiB for Broadcast and Reduce. Only the
+ *    last loop of an AllReduce has smaller chunks: an n-th of what is left, rounded up
+ *    to 16 bytes. Pieces beyond the end are 0 elements long, but still messages.
+ *  - A chunk of the first three travels as two slices: the first half rounded up to 16
+ *    elements, at least 32 KiB; the second takes the rest.
+ *
+ * Limits: an operation alone in its launch (a group with several collectives divides
+ * the channels among them); NCCL_BUFFSIZE at its default; no registered user buffers;
+ * every channel's ring is in rank order.
+ */
+#include "config.h"
+
+#include "replay/ring_schedule.h"
+
+#include <stdbool.h>
+
+#define MIN_CHANNEL_TRAFFIC (16U << 10) /* bytes that are worth a channel */
+#define GRAIN_BYTES         512U        /* chunks are multiples of this */
+
+/* One channel's part of an operation. A unit is one element, or one byte where the
+ * operation moves bytes. */
+struct part {
+    uint64_t count;  /* units of the whole operation (per rank for AG and RS) */
+    uint64_t offset; /* units before this channel's part */
+    uint64_t units;  /* of this channel; 0 = it has nothing to do */
+    uint64_t chunk;  /* units per chunk, before the last loop */
+    uint32_t unit_bytes;
+    uint32_t units_per_elt;
+    uint32_t slices; /* per chunk */
+};
+
+static uint64_t div_up(uint64_t a, uint64_t b)
+{
+    return a / b + (a % b != 0);
+}
+
+static uint64_t min_u64(uint64_t a, uint64_t b)
+{
+    return a < b ? a : b;
+}
+
+static bool is_sliced(enum crystal_func func)
+{
+    return func == CRYSTAL_FUNC_ALLREDUCE || func == CRYSTAL_FUNC_ALLGATHER ||
+           func == CRYSTAL_FUNC_REDUCESCATTER;
+}
+
+/* Bytes on the busiest link per byte of the operation's count. */
+static uint64_t traffic_per_byte(const struct crystal_ring_op *op)
+{
+    switch (op->func) {
+    case CRYSTAL_FUNC_ALLREDUCE:
+        return 2;
+    case CRYSTAL_FUNC_ALLGATHER:
+    case CRYSTAL_FUNC_REDUCESCATTER:
+        return op->nranks;
+    default:
+        return 1;
+    }
+}
+
+/* Deals the cells of the tensor to the channels: `low` cells for the first, `each` for
+ * every one of `mid` middle channels, `high` for the last. */
+static void deal_cells(uint64_t cells, uint64_t per_channel, uint32_t channel_count,
+                       uint64_t *ret_low, uint64_t *ret_mid, uint64_t *ret_each,
+                       uint64_t *ret_high)
+{
+    uint64_t each = min_u64(cells, per_channel);
+    uint64_t low = channel_count == 1 ? cells : each;
+    uint64_t mid = (cells - low) / each, high = (cells - low) % each;
+
+    if (channel_count < 1 + mid + (high != 0)) { /* the last channels take more */
+        mid = channel_count - 2;
+        each = (cells - low) / (mid + 1);
+        high = each + (cells - low) % (mid + 1);
+    }
+    if (high == 0 && mid != 0) {
+        high = each;
+        mid--;
+    }
+    *ret_low = low;
+    *ret_mid = mid;
+    *ret_each = each;
+    *ret_high = high;
+}
+
+static void choose_channel(const struct crystal_ring_op *op, struct part *part)
+{
+    uint64_t per_byte = traffic_per_byte(op);
+    uint64_t cell_bytes = div_up(div_up(MIN_CHANNEL_TRAFFIC, per_byte), 16) * 16;
+    uint64_t cell_units = cell_bytes / part->unit_bytes;
+    uint64_t cells = div_up(part->count * part->unit_bytes, cell_bytes);
+    uint64_t traffic = part->count * part->unit_bytes * per_byte / op->channel_count;
+    uint64_t low, mid, each, high, spare = cells * cell_units - part->count;
+
+    if (traffic < MIN_CHANNEL_TRAFFIC)
+        traffic = MIN_CHANNEL_TRAFFIC;
+    deal_cells(cells, div_up(traffic, cell_bytes * per_byte), op->channel_count, &low,
+               &mid, &each, &high);
+    if (op->channel == 0) {
+        part->offset = 0;
+        part->units = low * cell_units - (high == 0 ? spare : 0);
+    } else if (op->channel <= mid) {
+        part->offset = (low + (op->channel - 1) * each) * cell_units;
+        part->units = each * cell_units;
+    } else if (op->channel == mid + 1 && high != 0) {
+        part->offset = (low + mid * each) * cell_units;
+        part->units = high * cell_units - spare;
+    }
+}
+
+static struct part part_of(const struct crystal_ring_op *op)
+{
+    struct part part = {.unit_bytes = op->elt_bytes, .units_per_elt = 1};
+    uint64_t chunk_bytes;
+
+    if (op->func == CRYSTAL_FUNC_ALLGATHER || op->func == CRYSTAL_FUNC_BROADCAST) {
+        part.units_per_elt = op->elt_bytes;
+        part.unit_bytes = 1;
+    }
+    part.count = op->count * part.units_per_elt;
+    part.slices = is_sliced(op->func) ? 2 : 1;
+    chunk_bytes = CRYSTAL_RING_STEP_BYTES * (is_sliced(op->func) ? 4ULL : 1ULL);
+    part.chunk = chunk_bytes / GRAIN_BYTES * (GRAIN_BYTES / part.unit_bytes);
+    if (part.count && op->channel < op->channel_count)
+        choose_channel(op, &part);
+    return part;
+}
+
+/* Chunk steps per loop at a rank that takes part at all. */
+static uint64_t steps_of(const struct crystal_ring_op *op)
+{
+    switch (op->func) {
+    case CRYSTAL_FUNC_ALLREDUCE:
+        return 2ULL * (op->nranks - 1);
+    case CRYSTAL_FUNC_ALLGATHER:
+    case CRYSTAL_FUNC_REDUCESCATTER:
+        return op->nranks - 1;
+    default:
+        return 1;
+    }
+}
+
+/* A chain has two ends: data flow from the root of a broadcast once round to the rank
+ * before it, and from the rank behind the root of a reduction to the root. */
+static bool takes_part(const struct crystal_ring_op *op, uint32_t crank, int is_send)
+{
+    uint32_t n = op->nranks, next = (crank + 1) % n, prev = (crank + n - 1) % n;
+
+    if (op->func == CRYSTAL_FUNC_BROADCAST)
+        return op->root != (is_send ? next : crank);
+    if (op->func == CRYSTAL_FUNC_REDUCE)
+        return op->root != (is_send ? crank : prev);
+    return is_sliced(op->func);
+}
+
+uint64_t crystal_ring_message_count(const struct crystal_ring_op *op, uint32_t crank,
+                                    int is_send)
+{
+    struct part part;
+    uint64_t loop_units;
+
+    if (op->nranks < 2 || crank >= op->nranks || !takes_part(op, crank, is_send))
+        return 0;
+    part = part_of(op);
+    loop_units = part.chunk * (op->func == CRYSTAL_FUNC_ALLREDUCE ? op->nranks : 1);
+    return div_up(part.units, loop_units) * steps_of(op) * part.slices;
+}
+
+/* The piece of a chunk of `units` that slice number `slice` carries. */
+static void cut_slice(const struct part *part, uint64_t units, uint32_t slice,
+                      uint64_t *ret_offset, uint64_t *ret_units)
+{
+    uint64_t step = CRYSTAL_RING_STEP_BYTES / part->unit_bytes;
+    uint64_t least = step * (part->slices == 2 ? 2 : 1) / 32;
+    uint64_t first = div_up(units, 16ULL * part->slices) * 16;
+
+    if (first < least)
+        first = least;
+    if (first > units)
+        first = units;
+    *ret_offset = slice ? first : 0;
+    *ret_units = slice ? min_u64(first, units - first) : first;
+}
+
+void crystal_ring_message(const struct crystal_ring_op *op, uint32_t crank, int is_send,
+                          uint64_t index, struct crystal_ring_message *ret)
+{
+    struct part part = part_of(op);
+    uint64_t steps = steps_of(op), n = op->nranks;
+    uint64_t slice = index % part.slices, step = index / part.slices % steps;
+    uint64_t loop = index / part.slices / steps, chunk = part.chunk, block, left;
+    uint64_t in_loop = 0, base = 0, units, cut, cut_units;
+    /* A receiver gets what the rank before it sends. */
+    uint64_t sender = is_send ? crank : (crank + n - 1) % n;
+    uint64_t done = loop * chunk * (op->func == CRYSTAL_FUNC_ALLREDUCE ? n : 1);
+
+    left = part.units - done;
+    switch (op->func) {
+    case CRYSTAL_FUNC_ALLREDUCE:
+        if (left < chunk * n) {
+            uint64_t align = 16 / part.unit_bytes;
+
+            chunk = div_up(div_up(left, n), align) * align;
+        }
+        block = (sender + 2 * n - 1 - step) % n;
+        in_loop = block * chunk;
+        break;
+    case CRYSTAL_FUNC_ALLGATHER:
+        block = (sender + n - step) % n;
+        base = block * part.count;
+        break;
+    case CRYSTAL_FUNC_REDUCESCATTER:
+        block = (sender + n - 1 - step) % n;
+        base = block * part.count;
+        break;
+    default:
+        block = loop;
+    }
+    if (in_loop > left)
+        in_loop = left;
+    units = min_u64(chunk, left - in_loop);
+    cut_slice(&part, units, (uint32_t)slice, &cut, &cut_units);
+    ret->offset_elts = (base + part.offset + done + in_loop + cut) / part.units_per_elt;
+    ret->elts = (uint32_t)(cut_units / part.units_per_elt);
+    ret->step = (uint32_t)step;
+    ret->slice = (uint32_t)slice;
+    ret->loop = (uint32_t)loop;
+    ret->block = (uint32_t)block;
+}
