@@ -1,0 +1,50 @@
+/* crystal.yaml: what an admin or a user sets once. One table row per key feeds parser,
+ * `scrystal doctor --keys`, the manual page and etc/crystal.yaml; a test compares them.
+ */
+#ifndef CRYSTAL_CONF_H
+#define CRYSTAL_CONF_H
+
+#include "runtime/error.h"
+
+#include <stddef.h>
+#include <stdint.h>
+
+struct crystal_conf_env {
+    char *stage; /* "capture", "plan" or "emulate"; owned */
+    char *name;  /* owned */
+    char *value; /* owned */
+};
+
+struct crystal_conf {
+    int64_t enabled;
+    int64_t logical_ranks_max;
+    uint64_t wire_bytes_per_s;
+    uint64_t wire_latency_ns;
+    char *job_dir;       /* template with %u user, %x job name; owned */
+    char *gres_per_node; /* owned; empty = ask for nothing */
+    struct crystal_conf_env *env;
+    size_t env_count;
+};
+
+/* Defaults, then path over them (NULL: defaults only). Unknown keys, bad values and
+ * malformed YAML are errors with line and column. ret is filled on success. */
+int crystal_conf_read(const char *path, struct crystal_conf *ret,
+                      struct crystal_error *err);
+void crystal_conf_fini(struct crystal_conf *conf);
+
+/* One row of the key table, for help and manual. */
+struct crystal_conf_key {
+    const char *name;
+    const char *type;
+    const char *default_text;
+    const char *doc;
+};
+/* The table; ends with a row whose name is NULL. */
+const struct crystal_conf_key *crystal_conf_keys(void);
+
+/* "10GB/s", "400Gb/s" (bits), "12500000" -> bytes/s; "5us", "1ms", "200" (ns) -> ns.
+ * Return 0 or -EINVAL. */
+int crystal_bandwidth_parse(const char *text, uint64_t *ret_bytes_per_s);
+int crystal_duration_parse(const char *text, uint64_t *ret_ns);
+
+#endif

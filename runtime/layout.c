@@ -1,0 +1,64 @@
+/* What a layout means: representatives, membership, its end. See layout.h. */
+#include "config.h"
+
+#include "runtime/layout.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+void crystal_layout_fini(struct crystal_layout *layout)
+{
+    if (!layout)
+        return;
+    free(layout->sandbox);
+    free(layout->live);
+    for (char **arg = layout->program; arg && *arg; arg++)
+        free(*arg);
+    free(layout->program);
+    memset(layout, 0, sizeof *layout);
+}
+
+static int contains(const uint32_t *ranks, uint32_t count, uint32_t rank)
+{
+    uint32_t low = 0, high = count;
+
+    while (low < high) {
+        uint32_t middle = low + (high - low) / 2;
+
+        if (ranks[middle] == rank)
+            return 1;
+        if (ranks[middle] < rank)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return 0;
+}
+
+int crystal_layout_is_sandbox(const struct crystal_layout *layout, uint32_t lrank)
+{
+    return contains(layout->sandbox, layout->sandbox_count, lrank);
+}
+
+uint32_t crystal_layout_representative(const struct crystal_layout *layout,
+                                       uint32_t lrank)
+{
+    const struct crystal_grid *grid = &layout->grid;
+    uint32_t stride = 1;
+
+    if (contains(layout->live, layout->live_count, lrank))
+        return lrank;
+    for (uint32_t i = 0; i < grid->count; i++) {
+        uint32_t size = grid->dim[i].size;
+
+        if (strcmp(grid->dim[i].name, "dp") == 0) {
+            uint32_t d = lrank / stride % size;
+            uint32_t ep = grid->ep_inside ? grid->ep_inside : 1;
+
+            return lrank - (d - d % ep) * stride;
+        }
+        if (strcmp(grid->dim[i].name, "ep") != 0 || grid->ep_inside <= 1)
+            stride *= size;
+    }
+    return lrank;
+}

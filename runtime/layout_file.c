@@ -1,0 +1,253 @@
+/* layout.yaml: writing it as YAML that a person reads, and reading it back. Every value
+ * is checked as if somebody had edited the file.
+ */
+#include "config.h"
+
+#include "runtime/layout.h"
+
+#include "runtime/yaml_map.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static void print_quoted(FILE *out, const char *text)
+{
+    putc('"', out);
+    for (const unsigned char *c = (const unsigned char *)text; *c; c++)
+        if (*c == '"' || *c == '\\')
+            fprintf(out, "\\%c", *c);
+        else if (*c < ' ' || *c == 127)
+            fprintf(out, "\\x%02x", *c);
+        else
+            putc(*c, out);
+    putc('"', out);
+}
+
+static void print_grid(FILE *out, const struct crystal_grid *grid)
+{
+    for (uint32_t i = 0; i < grid->count; i++)
+        fprintf(out, "%s%s=%u", i ? "," : "", grid->dim[i].name, grid->dim[i].size);
+}
+
+static int print(FILE *out, const struct crystal_layout *l)
+{
+    char *sandbox = crystal_ranks_format(l->sandbox, l->sandbox_count);
+    char *live = crystal_ranks_format(l->live, l->live_count);
+    int code = sandbox && live ? 0 : -ENOMEM;
+
+    if (!code) {
+        fprintf(out, "# The layout of one emulated job; written by scrystal layout.\n");
+        fprintf(out, "version: 1\njob_name: ");
+        print_quoted(out, l->job_name);
+        fprintf(out, "\nlogical_ranks: %u\nranks_per_node: %u\nsandbox: \"%s\"\n",
+                l->lrank_count, l->ranks_per_node, sandbox);
+        if (l->grid.count) {
+            fprintf(out, "parallel: \"");
+            print_grid(out, &l->grid);
+            fprintf(out, "\"\nep_inside_dp: %u\n", l->grid.ep_inside);
+        }
+        fprintf(out, "live_mode: %s\nlive: \"%s\"\niterations: %u\npayload: %s\n",
+                l->live_mode == CRYSTAL_LIVE_ALL ? "all" : "replica", live,
+                l->iterations, l->payload_all ? "all" : "control");
+        fprintf(out, "wire:\n  bytes_per_s: %" PRIu64 "\n  latency_ns: %" PRIu64 "\n",
+                l->wire_bytes_per_s, l->wire_latency_ns);
+        fprintf(out, "fingerprint: \"%016" PRIx64 "\"\n", l->fingerprint);
+        if (l->program && l->program[0]) {
+            fprintf(out, "program:\n");
+            for (char **arg = l->program; *arg; arg++) {
+                fprintf(out, "  - ");
+                print_quoted(out, *arg);
+                putc('\n', out);
+            }
+        }
+    }
+    free(sandbox);
+    free(live);
+    return code;
+}
+
+int crystal_layout_write(const char *path, const struct crystal_layout *layout,
+                         struct crystal_error *err)
+{
+    char temporary[PATH_MAX];
+    FILE *out;
+    int fd, code;
+
+    if (snprintf(temporary, sizeof temporary, "%s.tmp", path) >= (int)sizeof temporary)
+        return crystal_error_set(err, ENAMETOOLONG, "%s: path too long", path);
+    fd = open(temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
+    out = fd < 0 ? NULL : fdopen(fd, "w");
+    if (!out) {
+        code = errno;
+        if (fd >= 0)
+            (void)close(fd);
+        return crystal_error_set(err, code, "%s: %s", temporary, strerror(code));
+    }
+    code = print(out, layout);
+    if (!code && (fflush(out) || fsync(fd) < 0))
+        code = -errno;
+    if (fclose(out) && !code)
+        code = -errno;
+    if (!code && rename(temporary, path) < 0)
+        code = -errno;
+    if (code) {
+        (void)unlink(temporary); /* best effort, the error is already known */
+        return crystal_error_set(err, -code, "%s: %s", path, strerror(-code));
+    }
+    return 0;
+}
+
+struct reading {
+    const char *path;
+    const struct crystal_yaml_map *map;
+    struct crystal_error *err;
+};
+
+static const char *text(struct reading *r, const char *key)
+{
+    const struct crystal_yaml_item *item = crystal_yaml_get(r->map, key);
+
+    if (!item)
+        (void)crystal_error_set(r->err, EINVAL,
+                                "%s: '%s' is missing; run scrystal layout again",
+                                r->path, key);
+    return item ? item->value : NULL;
+}
+
+static int count(struct reading *r, const char *key, uint64_t max, int base,
+                 uint64_t *ret)
+{
+    const char *value = text(r, key);
+    char *end;
+
+    if (!value)
+        return -EINVAL;
+    errno = 0;
+    *ret = strtoull(value, &end, base);
+    if (value[0] == '-' || value[0] == ' ' || end == value || *end || errno ||
+        *ret > max)
+        return crystal_error_set(r->err, EINVAL,
+                                 "%s: %s: '%s' is no number from 0 to %" PRIu64,
+                                 r->path, key, value, max);
+    return 0;
+}
+
+static int ranks(struct reading *r, const char *key, uint32_t limit, uint32_t **ret,
+                 uint32_t *ret_count)
+{
+    const char *value = text(r, key);
+    int code =
+        value ? crystal_ranks_parse(value, limit, 0, ret, ret_count, r->err) : -EINVAL;
+
+    if (code && value)
+        crystal_error_prefix(r->err, "%s: %s", r->path, key);
+    return code;
+}
+
+static int grid(struct reading *r, struct crystal_layout *l)
+{
+    uint64_t ep;
+
+    if (!crystal_yaml_get(r->map, "parallel"))
+        return 0;
+    if (crystal_grid_parse(text(r, "parallel"), &l->grid, r->err)) {
+        crystal_error_prefix(r->err, "%s", r->path);
+        return -EINVAL;
+    }
+    if (count(r, "ep_inside_dp", UINT32_MAX, 10, &ep))
+        return -EINVAL;
+    l->grid.ep_inside = (uint32_t)ep;
+    return 0;
+}
+
+static int program(struct reading *r, struct crystal_layout *l)
+{
+    size_t arg_count = 0;
+
+    for (size_t i = 0; i < r->map->item_count; i++)
+        arg_count += strcmp(r->map->items[i].key, "program[]") == 0;
+    l->program = calloc(arg_count + 1, sizeof *l->program);
+    if (!l->program)
+        return crystal_error_set(r->err, ENOMEM, "%s: out of memory", r->path);
+    arg_count = 0;
+    for (size_t i = 0; i < r->map->item_count; i++)
+        if (strcmp(r->map->items[i].key, "program[]") == 0) {
+            l->program[arg_count] = strdup(r->map->items[i].value);
+            if (!l->program[arg_count++])
+                return crystal_error_set(r->err, ENOMEM, "%s: out of memory", r->path);
+        }
+    return 0;
+}
+
+static int word(struct reading *r, const char *key, const char *zero, const char *one,
+                int *ret)
+{
+    const char *value = text(r, key);
+
+    if (!value)
+        return -EINVAL;
+    *ret = strcmp(value, one) == 0;
+    if (!*ret && strcmp(value, zero) != 0)
+        return crystal_error_set(r->err, EINVAL, "%s: %s: '%s' is neither %s nor %s",
+                                 r->path, key, value, zero, one);
+    return 0;
+}
+
+static int read_all(struct reading *r, struct crystal_layout *l)
+{
+    uint64_t n, g, k, fingerprint, version;
+    int all = 0;
+    const char *name;
+
+    if (count(r, "version", 1, 10, &version) ||
+        count(r, "logical_ranks", UINT32_MAX, 10, &n) ||
+        count(r, "ranks_per_node", n, 10, &g) ||
+        count(r, "iterations", UINT32_MAX, 10, &k) ||
+        count(r, "wire.bytes_per_s", UINT64_MAX, 10, &l->wire_bytes_per_s) ||
+        count(r, "wire.latency_ns", UINT64_MAX, 10, &l->wire_latency_ns) ||
+        count(r, "fingerprint", UINT64_MAX, 16, &fingerprint) || grid(r, l) ||
+        ranks(r, "sandbox", (uint32_t)n, &l->sandbox, &l->sandbox_count) ||
+        ranks(r, "live", (uint32_t)n, &l->live, &l->live_count) ||
+        word(r, "live_mode", "replica", "all", &all) ||
+        word(r, "payload", "control", "all", &l->payload_all) || program(r, l))
+        return -EINVAL;
+    name = text(r, "job_name");
+    if (!name)
+        return -EINVAL;
+    if (g == 0)
+        return crystal_error_set(r->err, EINVAL, "%s: ranks_per_node is 0", r->path);
+    (void)snprintf(l->job_name, sizeof l->job_name, "%s", name);
+    l->lrank_count = (uint32_t)n;
+    l->ranks_per_node = (uint32_t)g;
+    l->iterations = (uint32_t)k;
+    l->fingerprint = fingerprint;
+    l->live_mode = all ? CRYSTAL_LIVE_ALL : CRYSTAL_LIVE_REPLICA;
+    return 0;
+}
+
+int crystal_layout_read(const char *path, struct crystal_layout *ret,
+                        struct crystal_error *err)
+{
+    struct crystal_layout layout = {0};
+    struct crystal_yaml_map map;
+    struct reading r = {path, &map, err};
+    int code = crystal_yaml_read(path, &map, err);
+
+    if (code)
+        return code;
+    code = read_all(&r, &layout);
+    crystal_yaml_fini(&map);
+    if (code) {
+        crystal_layout_fini(&layout);
+        return code;
+    }
+    *ret = layout;
+    return 0;
+}
