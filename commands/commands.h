@@ -19,7 +19,18 @@ struct crystal_command {
     const char *summary; /* one line, lower case, no full stop */
 };
 
-/* Rows of the table in commands/scrystal.c. */
+/* CRYSTAL_COMMAND(name) { ... } defines one; each has a row in commands/scrystal.c. */
 #define CRYSTAL_COMMAND(name) int crystal_command_##name(int argc, char **argv)
+
+CRYSTAL_COMMAND(layout);
+CRYSTAL_COMMAND(capture);
+CRYSTAL_COMMAND(graph);
+CRYSTAL_COMMAND(plan);
+CRYSTAL_COMMAND(emulate);
+CRYSTAL_COMMAND(report);
+CRYSTAL_COMMAND(show);
+CRYSTAL_COMMAND(doctor);
+CRYSTAL_COMMAND(coord);
+CRYSTAL_COMMAND(agent);
 
 #endif

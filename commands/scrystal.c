@@ -11,6 +11,7 @@
 /* In pipeline order, as the help shows them; the row of a subcommand comes with its
  * file. */
 static const struct crystal_command commands[] = {
+    {"layout", crystal_command_layout, "which ranks run, and where"},
     {NULL, NULL, NULL},
 };
 

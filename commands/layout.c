@@ -1,0 +1,430 @@
+/* scrystal layout: options -> nodes, processes, GPUs, NICs, CPU sets, as YAML for
+ * people or, with --request, as the key=value lines that the SPANK plugin reads (values
+ * percent-encoded; the list of keys stands in doc/architecture.md).
+ */
+#include "config.h"
+
+#include "commands/commands.h"
+
+#include "runtime/conf.h"
+#include "runtime/filehead.h"
+#include "runtime/jobdir.h"
+#include "runtime/layout_make.h"
+#include "runtime/log.h"
+#include "runtime/topology.h"
+#include "runtime/trace.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <getopt.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <pwd.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+struct request {
+    struct crystal_layout_options options;
+    const char *stages, *job_dir, *config, *topology;
+    int as_request, write, help;
+};
+
+static const struct option long_options[] = {
+    {"logical-ranks", required_argument, NULL, 'n'},
+    {"ranks-per-node", required_argument, NULL, 'g'},
+    {"gpus-per-node", required_argument, NULL, 'G'},
+    {"sandbox", required_argument, NULL, 's'},
+    {"parallel", required_argument, NULL, 'p'},
+    {"live", required_argument, NULL, 'l'},
+    {"iterations", required_argument, NULL, 'k'},
+    {"payload", required_argument, NULL, 'P'},
+    {"stages", required_argument, NULL, 'S'},
+    {"job-dir", required_argument, NULL, 'd'},
+    {"wire", required_argument, NULL, 'w'},
+    {"assistants", required_argument, NULL, 'a'},
+    {"job-name", required_argument, NULL, 'J'},
+    {"config", required_argument, NULL, 'c'},
+    {"topology", required_argument, NULL, 't'},
+    {"request", no_argument, NULL, 'r'},
+    {"write", no_argument, NULL, 'W'},
+    {"help", no_argument, NULL, 'h'},
+    {NULL, 0, NULL, 0},
+};
+
+static void help(void)
+{
+    printf(
+        "usage: scrystal layout --logical-ranks=N [OPTION...] [-- PROGRAM ARG...]\n\n"
+        "Shows which ranks run where; with --write it makes the job directory.\n\n"
+        "  --logical-ranks=N    ranks of the job\n"
+        "  --ranks-per-node=G   ranks of one target node (default 8)\n"
+        "  --sandbox=LIST       ranks that run for real (default: first target node)\n"
+        "  --parallel=GRID      tp=2,pp=4,dp=8: sizes in the order of rank numbers\n"
+        "  --live=replica|all   ranks that run during capture (default replica)\n"
+        "  --iterations=K       iterations to record, the first skipped (default 3)\n"
+        "  --payload=control    what is kept of the messages' contents\n"
+        "  --stages=LIST        of capture,plan,emulate (default all three)\n"
+        "  --job-dir=DIR        where the job keeps its files\n"
+        "  --job-name=NAME      names the default job directory, ./crystal.NAME\n"
+        "  --wire=modelled      how messages of virtual ranks arrive\n"
+        "  --config=FILE        crystal.yaml\n"
+        "  --topology=XML       an hwloc file instead of this machine\n"
+        "  --request            key=value lines for the SPANK plugin\n"
+        "  --write              make the job directory and its layout.yaml\n");
+}
+
+static int parse(int argc, char **argv, struct request *r)
+{
+    int c;
+
+    optind = 1;
+    while ((c = getopt_long(argc, argv, "+", long_options, NULL)) != -1) {
+        const char **text = NULL;
+
+        switch (c) {
+        case 'n':
+            text = &r->options.logical_ranks;
+            break;
+        case 'g':
+            text = &r->options.ranks_per_node;
+            break;
+        case 'G':
+            text = &r->options.gpus_per_node;
+            break;
+        case 's':
+            text = &r->options.sandbox;
+            break;
+        case 'p':
+            text = &r->options.parallel;
+            break;
+        case 'l':
+            text = &r->options.live;
+            break;
+        case 'k':
+            text = &r->options.iterations;
+            break;
+        case 'P':
+            text = &r->options.payload;
+            break;
+        case 'S':
+            text = &r->stages;
+            break;
+        case 'd':
+            text = &r->job_dir;
+            break;
+        case 'w':
+            text = &r->options.wire;
+            break;
+        case 'a':
+            text = &r->options.assistants;
+            break;
+        case 'J':
+            text = &r->options.job_name;
+            break;
+        case 'c':
+            text = &r->config;
+            break;
+        case 't':
+            text = &r->topology;
+            break;
+        case 'r':
+            r->as_request = 1;
+            break;
+        case 'W':
+            r->write = 1;
+            break;
+        case 'h':
+            r->help = 1;
+            break;
+        default:
+            return -EINVAL;
+        }
+        if (text)
+            *text = optarg;
+    }
+    r->options.program = argv + optind;
+    return 0;
+}
+
+static void print_value(const char *key, const char *value)
+{
+    printf("%s=", key);
+    for (const unsigned char *c = (const unsigned char *)value; *c; c++)
+        if (*c < ' ' || *c > '~' || *c == '%')
+            printf("%%%02X", *c);
+        else
+            putchar(*c);
+    putchar('\n');
+}
+
+/* ./crystal.%x with %x the job's name and %u the user; absolute. */
+static int job_dir_path(const struct request *r, const struct crystal_conf *conf,
+                        char *out, size_t out_bytes, struct crystal_error *err)
+{
+    const char *from = r->job_dir ? r->job_dir : conf->job_dir;
+    const char *name = r->options.job_name ? r->options.job_name : "job";
+    const struct passwd *user = getpwuid(geteuid());
+    size_t used = 0;
+    char cwd[PATH_MAX];
+
+    if (from[0] != '/') {
+        if (!getcwd(cwd, sizeof cwd))
+            return crystal_error_set(err, errno, "--crystal-job-dir: %s",
+                                     strerror(errno));
+        used = (size_t)snprintf(out, out_bytes, "%s/", cwd);
+        if (strncmp(from, "./", 2) == 0)
+            from += 2;
+    }
+    for (; *from && used < out_bytes; from++) {
+        const char *piece = NULL;
+
+        if (from[0] == '%' && from[1] == 'x')
+            piece = name;
+        else if (from[0] == '%' && from[1] == 'u')
+            piece = user ? user->pw_name : "user";
+        if (!piece) {
+            out[used++] = *from;
+            continue;
+        }
+        from++;
+        for (; *piece && used < out_bytes; piece++)
+            out[used++] = *piece == '/' ? '_' : *piece;
+    }
+    if (used >= out_bytes)
+        return crystal_error_set(err, ENAMETOOLONG, "--crystal-job-dir: path too long");
+    out[used] = 0;
+    return 0;
+}
+
+/* The header of a finished file of this job, 0 where there is none. */
+static int finished(const char *path, const char *magic, const struct crystal_layout *l,
+                    struct crystal_filehead *head)
+{
+    struct stat st;
+    int fd = open(path, O_RDONLY | O_CLOEXEC), ok;
+
+    if (fd < 0)
+        return 0;
+    ok = fstat(fd, &st) == 0 && read(fd, head, sizeof *head) == sizeof *head &&
+         memcmp(head->magic, magic, sizeof head->magic) == 0 && head->file_bytes &&
+         head->file_bytes == (uint64_t)st.st_size &&
+         head->fingerprint == l->fingerprint;
+    (void)close(fd); /* read-only */
+    return ok;
+}
+
+static int capture_is_current(const char *dir, const struct crystal_layout *l)
+{
+    struct crystal_filehead head;
+    char path[PATH_MAX];
+
+    for (uint32_t i = 0; i < l->live_count; i++) {
+        (void)snprintf(path, sizeof path, "%s/ranks/%u.trace", dir, l->live[i]);
+        if (!finished(path, CRYSTAL_TRACE_MAGIC, l, &head))
+            return 0;
+    }
+    return 1;
+}
+
+static int plan_is_current(const char *dir, const struct crystal_layout *l)
+{
+    struct crystal_filehead graph, profile;
+    struct crystal_layout old;
+    char path[PATH_MAX];
+    int same;
+
+    (void)snprintf(path, sizeof path, "%s/job.graph", dir);
+    if (!finished(path, "CRYGRAPH", l, &graph))
+        return 0;
+    (void)snprintf(path, sizeof path, "%s/job.profile", dir);
+    if (!finished(path, "CRYPROFL", l, &profile))
+        return 0;
+    (void)snprintf(path, sizeof path, "%s/layout.yaml", dir);
+    if (crystal_layout_read(path, &old, NULL))
+        return 0;
+    same = old.wire_bytes_per_s == l->wire_bytes_per_s &&
+           old.wire_latency_ns == l->wire_latency_ns &&
+           old.sandbox_count == l->sandbox_count &&
+           memcmp(old.sandbox, l->sandbox, l->sandbox_count * sizeof *l->sandbox) == 0;
+    crystal_layout_fini(&old);
+    return same;
+}
+
+/* Which stages to run, "capture,plan,emulate" less those that are current. */
+static int stages(const struct request *r, const char *dir,
+                  const struct crystal_layout *l, char *out, size_t out_bytes,
+                  char *notice, size_t notice_bytes, struct crystal_error *err)
+{
+    static const char *const names[] = {"capture", "plan", "emulate"};
+    char wanted[64];
+    int asked[3] = {0, 0, 0}, current, used = 0;
+    char *word, *save = NULL;
+
+    (void)snprintf(wanted, sizeof wanted, "%s",
+                   r->stages ? r->stages : "capture,plan,emulate");
+    for (word = strtok_r(wanted, ",", &save); word; word = strtok_r(NULL, ",", &save)) {
+        int found = 0;
+
+        for (int i = 0; i < 3; i++)
+            if (strcmp(word, names[i]) == 0)
+                found = asked[i] = 1;
+        if (!found)
+            return crystal_error_set(err, EINVAL,
+                                     "--crystal-stages: '%.32s' is none of capture, "
+                                     "plan, emulate",
+                                     word);
+    }
+    if (!asked[0] && !asked[1] && !asked[2])
+        return crystal_error_set(err, EINVAL, "--crystal-stages: names no stage");
+    notice[0] = out[0] = 0;
+    current = capture_is_current(dir, l);
+    if (asked[0] && current) {
+        asked[0] = 0;
+        (void)snprintf(notice, notice_bytes, "capture is current, skipped");
+        if (asked[1] && plan_is_current(dir, l)) {
+            asked[1] = 0;
+            (void)snprintf(notice, notice_bytes,
+                           "capture and plan are current, skipped");
+        }
+    } else if (!asked[0] && !current && r->as_request) {
+        return crystal_error_set(err, ENOENT,
+                                 "%s has no current capture; add capture to "
+                                 "--crystal-stages",
+                                 dir);
+    } else if (!asked[0] && !asked[1] && !plan_is_current(dir, l)) {
+        return crystal_error_set(
+            err, ENOENT, "%s has no current plan; add plan to --crystal-stages", dir);
+    }
+    for (int i = 0; i < 3; i++)
+        if (asked[i])
+            used += snprintf(out + used, out_bytes - (size_t)used, "%s%s",
+                             used ? "," : "", names[i]);
+    return 0;
+}
+
+static void print_request(const struct crystal_layout *l,
+                          const struct crystal_conf *conf, const char *dir,
+                          const char *run_stages, const char *const notices[2])
+{
+    char *sandbox = crystal_ranks_format(l->sandbox, l->sandbox_count);
+    char *live = crystal_ranks_format(l->live, l->live_count);
+
+    printf("version=1\nnodes=1\nntasks=%u\nntasks_per_node=%u\n", l->sandbox_count,
+           l->sandbox_count);
+    printf("logical_ranks=%u\nlogical_nodes=%u\nranks_per_node=%u\n", l->lrank_count,
+           l->lrank_count / l->ranks_per_node, l->ranks_per_node);
+    print_value("sandbox", sandbox ? sandbox : "");
+    print_value("live", live ? live : "");
+    printf("live_count=%u\niterations=%u\n", l->live_count, l->iterations);
+    print_value("job_dir", dir);
+    print_value("job_name", l->job_name);
+    print_value("stages", run_stages);
+    print_value("gres_per_node", conf->gres_per_node);
+    printf("store_port=0\n");
+    for (int i = 0; i < 2; i++)
+        if (notices[i][0])
+            print_value("notice", notices[i]);
+    for (size_t i = 0; i < conf->env_count; i++) {
+        char key[512];
+
+        (void)snprintf(key, sizeof key, "env.%s.%s", conf->env[i].stage,
+                       conf->env[i].name);
+        print_value(key, conf->env[i].value);
+    }
+    free(sandbox);
+    free(live);
+}
+
+static int print_layout(const struct request *r, const struct crystal_layout *l,
+                        struct crystal_error *err)
+{
+    struct crystal_place *places;
+    char *sandbox, *live;
+    int code = crystal_topology_place(r->topology, l->sandbox_count, &places, err);
+
+    if (code)
+        return code;
+    sandbox = crystal_ranks_format(l->sandbox, l->sandbox_count);
+    live = crystal_ranks_format(l->live, l->live_count);
+    printf("logical_ranks: %u\nranks_per_node: %u\ntarget_nodes: %u\n", l->lrank_count,
+           l->ranks_per_node, l->lrank_count / l->ranks_per_node);
+    printf("sandbox: \"%s\"\nlive: \"%s\"\nvirtual_ranks: %u\n", sandbox ? sandbox : "",
+           live ? live : "", l->lrank_count - l->sandbox_count);
+    printf("wire:\n  bytes_per_s: %" PRIu64 "\n  latency_ns: %" PRIu64 "\n",
+           l->wire_bytes_per_s, l->wire_latency_ns);
+    printf("nodes:\n  - target_node: %u\n    processes:\n",
+           l->sandbox[0] / l->ranks_per_node);
+    for (uint32_t i = 0; i < l->sandbox_count; i++) {
+        printf("      - {rank: %u, numa: %u, cpus: \"%s\"", l->sandbox[i],
+               places[i].numa, places[i].cpus);
+        if (places[i].gpu[0])
+            printf(", gpu: \"%s\"", places[i].gpu);
+        if (places[i].nic[0])
+            printf(", nic: \"%s\", distance: %s", places[i].nic,
+                   places[i].nic_distance);
+        printf("}\n");
+    }
+    free(sandbox);
+    free(live);
+    free(places);
+    return 0;
+}
+
+static int write_layout(const char *path, const struct crystal_layout *l,
+                        struct crystal_error *err)
+{
+    struct crystal_jobdir *dir = crystal_jobdir_open(path, 1, err);
+    char file[PATH_MAX];
+    int code;
+
+    if (!dir)
+        return -EINVAL;
+    code = crystal_jobdir_file(dir, file, sizeof file, err, "layout.yaml");
+    if (!code)
+        code = crystal_layout_write(file, l, err);
+    crystal_jobdir_close(dir);
+    return code;
+}
+
+CRYSTAL_COMMAND(layout)
+{
+    struct request r = {0};
+    struct crystal_error err = {0};
+    struct crystal_conf conf = {0};
+    struct crystal_layout l = {0};
+    char dir[PATH_MAX], run_stages[64], rounded[512], skipped[128];
+    const char *const notices[2] = {rounded, skipped};
+    int code;
+
+    if (parse(argc, argv, &r))
+        return CRYSTAL_EXIT_USAGE;
+    if (r.help) {
+        help();
+        return 0;
+    }
+    code = crystal_conf_read(r.config, &conf, &err);
+    if (!code)
+        code =
+            crystal_layout_make(&r.options, &conf, &l, rounded, sizeof rounded, &err);
+    if (!code)
+        code = job_dir_path(&r, &conf, dir, sizeof dir, &err);
+    if (!code)
+        code = stages(&r, dir, &l, run_stages, sizeof run_stages, skipped,
+                      sizeof skipped, &err);
+    if (!code && r.write)
+        code = write_layout(dir, &l, &err);
+    if (!code && r.as_request)
+        print_request(&l, &conf, dir, run_stages, notices);
+    else if (!code)
+        code = print_layout(&r, &l, &err);
+    if (code)
+        crystal_log(CRYSTAL_LOG_ERROR, "layout", "%s", crystal_error_text(&err));
+    else if (!r.as_request && rounded[0])
+        crystal_log(CRYSTAL_LOG_INFO, "layout", "%s", rounded);
+    crystal_layout_fini(&l);
+    crystal_conf_fini(&conf);
+    return code ? CRYSTAL_EXIT_USAGE : 0;
+}

@@ -1,0 +1,309 @@
+/* Options to layout. See layout_make.h; the words are those of doc/architecture.md. */
+#include "config.h"
+
+#include "runtime/layout_make.h"
+
+#include "runtime/filehead.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include <xxhash.h>
+
+#define RANKS_PER_NODE_DEFAULT 8
+#define ITERATIONS_DEFAULT     3
+#define ITERATIONS_MAX         1000000
+#define PROGRAM_FILE_BYTES_MAX (16L << 20)
+
+static int positive(const char *option, const char *text, uint64_t max, uint32_t *ret,
+                    struct crystal_error *err)
+{
+    uint64_t value = 0;
+    const char *c = text;
+
+    while (isdigit((unsigned char)*c) && value <= max)
+        value = value * 10 + (uint64_t)(*c++ - '0');
+    if (c == text || isdigit((unsigned char)*c) || *c || value == 0 || value > max)
+        return crystal_error_set(err, EINVAL,
+                                 "--crystal-%s: '%.64s' is no whole number from 1 to "
+                                 "%" PRIu64,
+                                 option, text, max);
+    *ret = (uint32_t)value;
+    return 0;
+}
+
+static int ranks_per_node(const struct crystal_layout_options *o,
+                          struct crystal_layout *l, struct crystal_error *err)
+{
+    uint32_t n = l->lrank_count, g = RANKS_PER_NODE_DEFAULT;
+
+    if (o->ranks_per_node) {
+        if (positive("ranks-per-node", o->ranks_per_node, n, &g, err))
+            return -EINVAL;
+    } else {
+        uint32_t gpus;
+
+        if (o->gpus_per_node &&
+            positive("ranks-per-node", o->gpus_per_node, UINT32_MAX, &gpus, NULL) == 0)
+            g = gpus;
+        if (g > n)
+            g = n;
+    }
+    if (n % g)
+        return crystal_error_set(
+            err, EINVAL,
+            "--crystal-logical-ranks: %u is no multiple of %u ranks "
+            "per node; give --crystal-ranks-per-node",
+            n, g);
+    l->ranks_per_node = g;
+    return 0;
+}
+
+static int grid(const struct crystal_layout_options *o, struct crystal_layout *l,
+                struct crystal_error *err)
+{
+    uint64_t product = 1, without_ep = 1;
+    uint32_t ep, dp;
+
+    if (!o->parallel)
+        return 0;
+    if (crystal_grid_parse(o->parallel, &l->grid, err)) {
+        crystal_error_prefix(err, "--crystal-parallel");
+        return -EINVAL;
+    }
+    for (uint32_t i = 0; i < l->grid.count && product <= UINT32_MAX; i++) {
+        product *= l->grid.dim[i].size;
+        if (strcmp(l->grid.dim[i].name, "ep") != 0)
+            without_ep *= l->grid.dim[i].size;
+    }
+    l->grid.ep_inside = 1;
+    if (product == l->lrank_count)
+        return 0;
+    ep = crystal_grid_size(&l->grid, "ep");
+    dp = crystal_grid_size(&l->grid, "dp");
+    if (without_ep == l->lrank_count && ep > 1 && dp % ep == 0) {
+        l->grid.ep_inside = ep;
+        return 0;
+    }
+    return crystal_error_set(err, EINVAL,
+                             "--crystal-parallel: the product of '%.100s' is %" PRIu64
+                             ", not the %u logical ranks",
+                             o->parallel, product, l->lrank_count);
+}
+
+/* Rounds the list up to whole target nodes. */
+static int round_up(struct crystal_layout *l, uint32_t *ranks, uint32_t count)
+{
+    uint32_t g = l->ranks_per_node, node_count = 0, last = UINT32_MAX;
+
+    for (uint32_t i = 0; i < count; i++)
+        if (ranks[i] / g != last) {
+            last = ranks[i] / g;
+            node_count++;
+        }
+    l->sandbox = malloc((size_t)node_count * g * sizeof *l->sandbox);
+    if (!l->sandbox)
+        return -ENOMEM;
+    last = UINT32_MAX;
+    for (uint32_t i = 0; i < count; i++)
+        if (ranks[i] / g != last) {
+            last = ranks[i] / g;
+            for (uint32_t k = 0; k < g; k++)
+                l->sandbox[l->sandbox_count++] = last * g + k;
+        }
+    return 0;
+}
+
+static int sandbox(const struct crystal_layout_options *o, struct crystal_layout *l,
+                   char *notice, size_t notice_bytes, struct crystal_error *err)
+{
+    uint32_t *ranks = NULL, count = 0, zero = 0;
+    int code;
+
+    if (o->sandbox) {
+        code = crystal_ranks_parse(o->sandbox, l->lrank_count, 0, &ranks, &count, err);
+        if (code) {
+            crystal_error_prefix(err, "--crystal-sandbox");
+            return code;
+        }
+    }
+    code = round_up(l, ranks ? ranks : &zero, ranks ? count : 1);
+    if (code)
+        code = crystal_error_set(err, ENOMEM, "--crystal-sandbox: out of memory");
+    else if (l->sandbox_count > l->ranks_per_node)
+        code = crystal_error_set(err, ENOTSUP,
+                                 "--crystal-sandbox: '%.100s' spans %u target nodes; "
+                                 "more than one is not yet supported",
+                                 o->sandbox ? o->sandbox : "0",
+                                 l->sandbox_count / l->ranks_per_node);
+    else if (ranks && l->sandbox_count != count) {
+        char *text = crystal_ranks_format(l->sandbox, l->sandbox_count);
+
+        (void)snprintf(notice, notice_bytes,
+                       "sandbox %.100s rounded up to whole target nodes: ranks %.200s",
+                       o->sandbox, text ? text : "?");
+        free(text);
+    }
+    free(ranks);
+    return code;
+}
+
+static int live(const struct crystal_layout_options *o, struct crystal_layout *l,
+                struct crystal_error *err)
+{
+    const char *mode = o->live ? o->live : "replica";
+
+    if (strcmp(mode, "all") == 0)
+        l->live_mode = CRYSTAL_LIVE_ALL;
+    else if (strcmp(mode, "replica") == 0)
+        l->live_mode = CRYSTAL_LIVE_REPLICA;
+    else
+        return crystal_error_set(
+            err, EINVAL, "--crystal-live: '%.64s' is neither replica nor all", mode);
+    if (l->live_mode == CRYSTAL_LIVE_REPLICA && !l->grid.count) {
+        if (l->lrank_count > l->sandbox_count)
+            return crystal_error_set(err, EINVAL,
+                                     "--crystal-live=replica needs the parallel grid; "
+                                     "give --crystal-parallel or --crystal-live=all");
+        l->live_mode = CRYSTAL_LIVE_ALL;
+    }
+    l->live = malloc((size_t)l->lrank_count * sizeof *l->live);
+    if (!l->live)
+        return crystal_error_set(err, ENOMEM, "layout: out of memory");
+    for (uint32_t r = 0; r < l->lrank_count; r++)
+        if (l->live_mode == CRYSTAL_LIVE_ALL ||
+            crystal_layout_representative(l, r) == r)
+            l->live[l->live_count++] = r;
+    return 0;
+}
+
+static void hash_file(XXH3_state_t *state, const char *path)
+{
+    struct stat st;
+    char bytes[65536];
+    size_t got;
+    FILE *file;
+
+    if (stat(path, &st) < 0 || !S_ISREG(st.st_mode) ||
+        st.st_size > PROGRAM_FILE_BYTES_MAX)
+        return;
+    file = fopen(path, "re");
+    while (file && (got = fread(bytes, 1, sizeof bytes, file)) > 0)
+        (void)XXH3_64bits_update(state, bytes, got); /* fails on NULL only */
+    if (file)
+        (void)fclose(file); /* read-only */
+}
+
+/* Program, arguments, the contents of arguments that are files, and the options that
+ * decide what a capture holds. The wire is not among them. */
+static uint64_t fingerprint(const struct crystal_layout *l, const char *parallel)
+{
+    XXH3_state_t *state = XXH3_createState();
+    char options[256];
+    uint64_t hash;
+    int used;
+
+    if (!state)
+        return 1;
+    (void)XXH3_64bits_reset(state);
+    used =
+        snprintf(options, sizeof options, "%s|%u|%u|%.128s|%d|%u|%d", PACKAGE_VERSION,
+                 l->lrank_count, l->ranks_per_node, parallel ? parallel : "",
+                 (int)l->live_mode, l->iterations, l->payload_all);
+    (void)XXH3_64bits_update(state, options, (size_t)used + 1);
+    for (char **arg = l->program; arg && *arg; arg++) {
+        (void)XXH3_64bits_update(state, *arg, strlen(*arg) + 1);
+        hash_file(state, *arg);
+    }
+    hash = XXH3_64bits_digest(state);
+    (void)XXH3_freeState(state);
+    return hash ? hash : 1;
+}
+
+static int copy_program(struct crystal_layout *l, char **argv)
+{
+    size_t count = 0;
+
+    while (argv && argv[count])
+        count++;
+    l->program = calloc(count + 1, sizeof *l->program);
+    if (!l->program)
+        return -ENOMEM;
+    for (size_t i = 0; i < count; i++)
+        if (!(l->program[i] = strdup(argv[i])))
+            return -ENOMEM;
+    return 0;
+}
+
+static int words(const struct crystal_layout_options *o, struct crystal_layout *l,
+                 struct crystal_error *err)
+{
+    if (o->payload && strcmp(o->payload, "all") == 0)
+        return crystal_error_set(err, ENOTSUP,
+                                 "--crystal-payload=all is not yet supported; "
+                                 "use control");
+    if (o->payload && strcmp(o->payload, "control") != 0)
+        return crystal_error_set(
+            err, EINVAL, "--crystal-payload: '%.64s' is neither control nor all",
+            o->payload);
+    if (o->wire && strcmp(o->wire, "real") == 0)
+        return crystal_error_set(err, ENOTSUP,
+                                 "--crystal-wire=real is not yet supported; "
+                                 "use modelled");
+    if (o->wire && strcmp(o->wire, "modelled") != 0)
+        return crystal_error_set(err, EINVAL,
+                                 "--crystal-wire: '%.64s' is neither modelled nor real",
+                                 o->wire);
+    if (o->assistants)
+        return crystal_error_set(err, ENOTSUP,
+                                 "--crystal-assistants is not yet supported; "
+                                 "the modelled wire needs none");
+    l->iterations = ITERATIONS_DEFAULT;
+    if (o->iterations)
+        return positive("iterations", o->iterations, ITERATIONS_MAX, &l->iterations,
+                        err);
+    return 0;
+}
+
+int crystal_layout_make(const struct crystal_layout_options *options,
+                        const struct crystal_conf *conf, struct crystal_layout *ret,
+                        char *notice, size_t notice_bytes, struct crystal_error *err)
+{
+    struct crystal_layout l = {0};
+    int code = -EINVAL;
+
+    notice[0] = 0;
+    if (!conf->enabled)
+        return crystal_error_set(
+            err, EPERM, "crystal is switched off on this cluster (enabled: no)");
+    if (!options->logical_ranks)
+        return crystal_error_set(err, EINVAL,
+                                 "--crystal-logical-ranks is missing; it says how many "
+                                 "ranks the job has");
+    if (positive("logical-ranks", options->logical_ranks,
+                 (uint64_t)conf->logical_ranks_max, &l.lrank_count, err) ||
+        words(options, &l, err) || ranks_per_node(options, &l, err) ||
+        grid(options, &l, err) || sandbox(options, &l, notice, notice_bytes, err) ||
+        live(options, &l, err))
+        goto err_fini;
+    if (copy_program(&l, options->program)) {
+        code = crystal_error_set(err, ENOMEM, "layout: out of memory");
+        goto err_fini;
+    }
+    (void)snprintf(l.job_name, sizeof l.job_name, "%s",
+                   options->job_name ? options->job_name : "job");
+    l.wire_bytes_per_s = conf->wire_bytes_per_s;
+    l.wire_latency_ns = conf->wire_latency_ns;
+    l.fingerprint = fingerprint(&l, options->parallel);
+    *ret = l;
+    return 0;
+
+err_fini:
+    crystal_layout_fini(&l);
+    return code;
+}
