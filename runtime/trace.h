@@ -84,8 +84,11 @@ struct crystal_trace_writer;
 struct crystal_trace_writer *crystal_trace_create(const char *path, uint64_t lrank,
                                                   uint64_t fingerprint,
                                                   struct crystal_error *err);
-/* Appends; full buffers go to the file as one block. Cost: tens of ns. A failed write
- * is remembered and returned by flush and close; records after it are counted lost. */
+/* CLOCK_MONOTONIC ns to which the t_ns of records is relative. */
+uint64_t crystal_trace_start_ns(const struct crystal_trace_writer *w);
+/* Appends; full buffers, and buffers whose records span 200 ms, go to the file as one
+ * block. Cost: tens of ns. A failed write is remembered and returned by flush and
+ * close; records after it are counted lost. */
 void crystal_trace_append(struct crystal_trace_writer *w, const struct crystal_op *op);
 int crystal_trace_flush(struct crystal_trace_writer *w, struct crystal_error *err);
 /* Number of records appended so far (= index of the next one). */
