@@ -22,6 +22,9 @@ struct crystal_client *crystal_client_open(const char *coord_file,
                                            enum crystal_role role, uint32_t lrank,
                                            struct crystal_msg_welcome *ret_welcome,
                                            struct crystal_error *err);
+/* Tells the coordinator that this client leaves on purpose, ends the reader thread and
+ * frees c. NULL is fine. A process that ends without closing counts as dead, except
+ * after a hint that was answered with stop. */
 void crystal_client_close(struct crystal_client *c);
 
 int crystal_client_comm_init(struct crystal_client *c,
@@ -63,5 +66,11 @@ typedef int (*crystal_client_comm_id_fn)(void *context, int forge,
                                          struct crystal_error *err);
 void crystal_client_on_comm_id(struct crystal_client *c, crystal_client_comm_id_fn fn,
                                void *context);
+
+/* Blocks until the coordinator ends this client's stage, at most timeout_ms (negative:
+ * for ever). 0 = it did so because the job is over: finish well; -ETIMEDOUT = it goes
+ * on; -ECANCELED = stop with the sentence in err. */
+int crystal_client_wait_stop(struct crystal_client *c, int timeout_ms,
+                             struct crystal_error *err);
 
 #endif

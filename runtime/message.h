@@ -16,9 +16,12 @@
 #ifndef CRYSTAL_MESSAGE_H
 #define CRYSTAL_MESSAGE_H
 
+#include "runtime/error.h"
 #include "runtime/nccl_abi.h"
 
+#include <stddef.h>
 #include <stdint.h>
+#include <sys/uio.h>
 
 #define CRYSTAL_MESSAGE_MAGIC    "CRM1"
 #define CRYSTAL_MESSAGE_BODY_MAX (1U << 30)
@@ -48,8 +51,24 @@ enum crystal_message_type {
     CRYSTAL_MSG_FORGED = 14,
     CRYSTAL_MSG_FINISH = 15, /* plugin: end; OK when done */
     CRYSTAL_MSG_FAIL = 16,   /* agent or rank: text; the coordinator stops the stage */
-    CRYSTAL_MSG_STOP = 17    /* coordinator -> all: text; stop now, exit code 70 */
+    CRYSTAL_MSG_STOP = 17,   /* coordinator -> all: text; stop now, exit code 70. An
+                                empty text (to agents): the job is over, finish well */
+    CRYSTAL_MSG_BYE = 18,    /* client: it leaves on purpose; no answer. A connection
+                                that ends without is a dead client */
+    CRYSTAL_MSG_WAITING = 19 /* rank: it can do nothing before the RESULT of the request
+                                number of this message; no answer. What tells a rank
+                                that computes from one that waits for ever */
 };
+
+/* What stands in front of every body. */
+struct crystal_message_head {
+    char magic[4];
+    uint16_t type; /* enum crystal_message_type */
+    uint16_t zero;
+    uint32_t request;
+    uint32_t body_bytes;
+};
+_Static_assert(sizeof(struct crystal_message_head) == 16, "frozen");
 
 enum crystal_role {
     CRYSTAL_ROLE_RANK = 1,
@@ -108,5 +127,32 @@ struct crystal_msg_comm_id {
     uint32_t name_bytes;   /* the store key follows, without a zero */
     uint32_t member_count; /* then this many u32: logical ranks by crank; 0 = unknown */
 };
+
+/* --- framing, for both ends --- */
+
+/* body_bytes at most CRYSTAL_MESSAGE_BODY_MAX. */
+void crystal_message_head_init(struct crystal_message_head *head, unsigned type,
+                               uint32_t request, size_t body_bytes);
+/* Checks magic, zero and length; the type is the reader's business. -EBADMSG. */
+int crystal_message_head_check(const struct crystal_message_head *head,
+                               struct crystal_error *err);
+
+/* Blocking: the whole message or an error. The entries of body are used up. A message
+ * beyond CRYSTAL_MESSAGE_BODY_MAX is -EMSGSIZE. */
+int crystal_message_send(int fd, unsigned type, uint32_t request, struct iovec *body,
+                         size_t body_count, struct crystal_error *err);
+/* Blocking: exactly this many bytes; -ECONNRESET where the stream ends before. */
+int crystal_message_receive(int fd, void *out, size_t bytes, struct crystal_error *err);
+
+/* The unread rest of a body. Every read is checked against it. */
+struct crystal_message_cursor {
+    const uint8_t *at;
+    size_t left_bytes;
+};
+/* Copies the next bytes to out; -EBADMSG where there are fewer. */
+int crystal_message_take(struct crystal_message_cursor *cursor, void *out,
+                         size_t bytes);
+/* The next bytes where they stand (any alignment); NULL where there are fewer. */
+const void *crystal_message_view(struct crystal_message_cursor *cursor, uint64_t bytes);
 
 #endif

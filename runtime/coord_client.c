@@ -1,0 +1,868 @@
+/* A client's connection to the coordinator: see coord_client.h for the calls and
+ * message.h for the bytes.
+ *
+ * Callers send under send_lock and register what they expect in a table of pending
+ * answers; the reader thread fills the answers in, results straight into the callers'
+ * buffers, and wakes whoever waits. A stop or a lost connection is remembered as one
+ * sentence and ends every present and later call.
+ */
+#include "config.h"
+
+#include "runtime/coord_client.h"
+
+#include <errno.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+#define OPEN_WAIT_MS   30000 /* for a coordinator that is still starting */
+#define OPEN_RETRY_MS  50
+#define WAITING_MS     300 /* a wait that lasts longer is told to the coordinator */
+#define ANSWER_MAX     65536
+#define PENDING_CHAINS 64 /* a power of two */
+
+struct pending_recv {
+    void *recv;
+    uint64_t bytes;
+};
+
+/* One expected answer; owned by the table, or by its waiter once it is taken out. */
+struct pending {
+    struct pending *next;
+    uint32_t request;
+    uint16_t type; /* of the answer */
+    int done;
+    struct pending_recv *recvs; /* RESULT: where the results go */
+    uint32_t recv_count;
+    uint8_t *answer; /* other types: the body */
+    size_t answer_bytes;
+};
+
+struct crystal_client {
+    int fd;
+    pthread_t reader;
+    pthread_mutex_t send_lock; /* one message at a time */
+    pthread_mutex_t lock;      /* everything below */
+    pthread_cond_t changed;
+    uint32_t next_request;
+    struct pending *chains[PENDING_CHAINS];
+    int stopped; /* 0 no, else a positive errno: no call succeeds any more */
+    int stopped_well;
+    char sentence[CRYSTAL_ERROR_TEXT_BYTES];
+    crystal_client_comm_id_fn comm_id_fn;
+    void *comm_id_context;
+};
+
+/* --- state, with lock held --- */
+
+static void stop_locked(struct crystal_client *c, int well, const char *sentence)
+{
+    if (!c->stopped) {
+        c->stopped = ECANCELED;
+        c->stopped_well = well;
+        (void)snprintf(c->sentence, sizeof c->sentence, "%s", sentence);
+    }
+    pthread_cond_broadcast(&c->changed);
+}
+
+static int stopped_error(const struct crystal_client *c, struct crystal_error *err)
+{
+    return crystal_error_set(err, c->stopped, "%s", c->sentence);
+}
+
+static struct pending *pending_find(struct crystal_client *c, uint32_t request)
+{
+    struct pending *p = c->chains[request % PENDING_CHAINS];
+
+    while (p && p->request != request)
+        p = p->next;
+    return p;
+}
+
+static void pending_unlink(struct crystal_client *c, struct pending *gone)
+{
+    struct pending **at = &c->chains[gone->request % PENDING_CHAINS];
+
+    while (*at && *at != gone)
+        at = &(*at)->next;
+    if (*at)
+        *at = gone->next;
+}
+
+static void pending_free(struct pending *p)
+{
+    if (!p)
+        return;
+    free(p->recvs);
+    free(p->answer);
+    free(p);
+}
+
+/* Registers an expected answer and gives it a number. */
+static int pending_add(struct crystal_client *c, struct pending *p,
+                       struct crystal_error *err)
+{
+    int rc = 0;
+
+    pthread_mutex_lock(&c->lock);
+    if (c->stopped) {
+        rc = stopped_error(c, err);
+    } else {
+        do
+            p->request = c->next_request++;
+        while (p->request == 0 || pending_find(c, p->request));
+        p->next = c->chains[p->request % PENDING_CHAINS];
+        c->chains[p->request % PENDING_CHAINS] = p;
+    }
+    pthread_mutex_unlock(&c->lock);
+    return rc;
+}
+
+/* --- sending --- */
+
+static int send_raw(struct crystal_client *c, unsigned type, uint32_t request,
+                    struct iovec *body, size_t body_count, struct crystal_error *err)
+{
+    int rc;
+
+    pthread_mutex_lock(&c->send_lock);
+    rc = crystal_message_send(c->fd, type, request, body, body_count, err);
+    pthread_mutex_unlock(&c->send_lock);
+    return rc;
+}
+
+/* Not for the reader thread: a broken connection is explained by what the reader still
+ * finds in the socket, and this waits for it. */
+static int send_message(struct crystal_client *c, unsigned type, uint32_t request,
+                        struct iovec *body, size_t body_count,
+                        struct crystal_error *err)
+{
+    int rc = send_raw(c, type, request, body, body_count, err);
+
+    if (rc == 0 || rc == -EMSGSIZE)
+        return rc;
+    (void)shutdown(c->fd, SHUT_WR);
+    pthread_mutex_lock(&c->lock);
+    while (!c->stopped)
+        pthread_cond_wait(&c->changed, &c->lock);
+    rc = stopped_error(c, err);
+    pthread_mutex_unlock(&c->lock);
+    return rc;
+}
+
+static int send_text(struct crystal_client *c, unsigned type, const char *text)
+{
+    struct iovec body = {(void *)(uintptr_t)text, strlen(text)};
+
+    return send_raw(c, type, 0, &body, 1, NULL);
+}
+
+/* --- the reader thread --- */
+
+static int read_text(struct crystal_client *c, uint32_t bytes, char *text,
+                     size_t text_bytes, struct crystal_error *err)
+{
+    char rest[256];
+    size_t keep = bytes < text_bytes - 1 ? bytes : text_bytes - 1;
+    int rc = crystal_message_receive(c->fd, text, keep, err);
+
+    text[rc < 0 ? 0 : keep] = '\0';
+    for (size_t left = bytes - keep; rc == 0 && left;) {
+        size_t part = left < sizeof rest ? left : sizeof rest;
+
+        rc = crystal_message_receive(c->fd, rest, part, err);
+        left -= part;
+    }
+    return rc;
+}
+
+static int bad_answer(struct crystal_error *err, unsigned type)
+{
+    return crystal_error_set(err, EBADMSG,
+                             "coordinator: message of type %u does not fit what was "
+                             "asked",
+                             type);
+}
+
+/* Fills the buffers of a RESULT. p stays valid: only its waiter frees it, when it is
+ * done or all is stopped, and the reader reads nothing after a stop. */
+static int read_result(struct crystal_client *c, struct pending *p, uint64_t left,
+                       struct crystal_error *err)
+{
+    uint32_t count;
+    int rc;
+
+    if (left < sizeof count)
+        return bad_answer(err, CRYSTAL_MSG_RESULT);
+    rc = crystal_message_receive(c->fd, &count, sizeof count, err);
+    left -= sizeof count;
+    if (rc == 0 && count != p->recv_count)
+        return bad_answer(err, CRYSTAL_MSG_RESULT);
+    for (uint32_t i = 0; rc == 0 && i < count; i++) {
+        uint64_t bytes;
+
+        if (left < sizeof bytes)
+            return bad_answer(err, CRYSTAL_MSG_RESULT);
+        rc = crystal_message_receive(c->fd, &bytes, sizeof bytes, err);
+        left -= sizeof bytes;
+        if (rc < 0)
+            return rc;
+        if (bytes != p->recvs[i].bytes || bytes > left)
+            return bad_answer(err, CRYSTAL_MSG_RESULT);
+        rc = crystal_message_receive(c->fd, p->recvs[i].recv, (size_t)bytes, err);
+        left -= bytes;
+    }
+    if (rc == 0 && left)
+        return bad_answer(err, CRYSTAL_MSG_RESULT);
+    return rc;
+}
+
+static int read_answer(struct crystal_client *c,
+                       const struct crystal_message_head *head,
+                       struct crystal_error *err)
+{
+    struct pending *p;
+    int rc;
+
+    pthread_mutex_lock(&c->lock);
+    p = pending_find(c, head->request);
+    pthread_mutex_unlock(&c->lock);
+    if (!p || p->done || p->type != head->type)
+        return bad_answer(err, head->type);
+    if (head->type == CRYSTAL_MSG_RESULT) {
+        rc = read_result(c, p, head->body_bytes, err);
+    } else {
+        if (head->body_bytes > ANSWER_MAX)
+            return bad_answer(err, head->type);
+        p->answer = malloc(head->body_bytes + 1);
+        if (!p->answer)
+            return crystal_error_set(err, ENOMEM, "coordinator: out of memory");
+        p->answer_bytes = head->body_bytes;
+        rc = crystal_message_receive(c->fd, p->answer, head->body_bytes, err);
+    }
+    if (rc < 0)
+        return rc;
+    pthread_mutex_lock(&c->lock);
+    p->done = 1;
+    pthread_cond_broadcast(&c->changed);
+    pthread_mutex_unlock(&c->lock);
+    return 0;
+}
+
+/* COMM_ID and COMM_FORGE. The callback's failure stops the stage, not this reader. */
+static int read_comm_id(struct crystal_client *c,
+                        const struct crystal_message_head *head,
+                        struct crystal_error *err)
+{
+    struct crystal_msg_comm_id msg;
+    struct crystal_error why = {0};
+    uint8_t *body = malloc((size_t)head->body_bytes + 1);
+    struct crystal_message_cursor cursor = {body, head->body_bytes};
+    uint32_t *members = NULL;
+    char *name = NULL;
+    const void *name_at, *members_at;
+    crystal_client_comm_id_fn fn;
+    void *context;
+    int forge = head->type == CRYSTAL_MSG_COMM_FORGE;
+    int rc;
+
+    if (!body)
+        return crystal_error_set(err, ENOMEM, "coordinator: out of memory");
+    rc = crystal_message_receive(c->fd, body, head->body_bytes, err);
+    if (rc < 0)
+        goto out;
+    rc = bad_answer(err, head->type);
+    if (crystal_message_take(&cursor, &msg, sizeof msg) < 0)
+        goto out;
+    name_at = crystal_message_view(&cursor, msg.name_bytes);
+    members_at = crystal_message_view(&cursor, (uint64_t)msg.member_count * 4);
+    if (!name_at || !members_at || cursor.left_bytes)
+        goto out;
+    rc = -ENOMEM;
+    name = calloc((size_t)msg.name_bytes + 1, 1);
+    members = malloc((size_t)msg.member_count * 4 + 4);
+    if (!name || !members) {
+        (void)crystal_error_set(err, ENOMEM, "coordinator: out of memory");
+        goto out;
+    }
+    memcpy(name, name_at, msg.name_bytes);
+    memcpy(members, members_at, (size_t)msg.member_count * 4);
+
+    pthread_mutex_lock(&c->lock);
+    fn = c->comm_id_fn;
+    context = c->comm_id_context;
+    pthread_mutex_unlock(&c->lock);
+    rc = fn ? fn(context, forge, &msg, name, members, &why) : 0;
+    if (!fn && forge)
+        rc = crystal_error_set(&why, ENOTSUP,
+                               "agent: nothing here can make the id of '%s'", name);
+    if (rc < 0) {
+        (void)send_text(c, CRYSTAL_MSG_FAIL, crystal_error_text(&why));
+    } else if (forge) {
+        struct iovec answer = {&msg, sizeof msg};
+
+        msg.name_bytes = 0;
+        msg.member_count = 0;
+        (void)send_raw(c, CRYSTAL_MSG_FORGED, head->request, &answer, 1, NULL);
+    }
+    rc = 0;
+out:
+    free(members);
+    free(name);
+    free(body);
+    return rc;
+}
+
+static int read_message(struct crystal_client *c, struct crystal_error *err)
+{
+    struct crystal_message_head head;
+    char text[CRYSTAL_ERROR_TEXT_BYTES];
+    int rc = crystal_message_receive(c->fd, &head, sizeof head, err);
+
+    if (rc == 0)
+        rc = crystal_message_head_check(&head, err);
+    if (rc < 0)
+        return rc;
+    switch (head.type) {
+    case CRYSTAL_MSG_ERROR:
+    case CRYSTAL_MSG_STOP:
+        rc = read_text(c, head.body_bytes, text, sizeof text, err);
+        if (rc < 0)
+            return rc;
+        pthread_mutex_lock(&c->lock);
+        stop_locked(c, head.type == CRYSTAL_MSG_STOP && !text[0],
+                    text[0] ? text : "coordinator: the job is over");
+        pthread_mutex_unlock(&c->lock);
+        return -ECANCELED; /* nothing after it matters */
+    case CRYSTAL_MSG_COMM_ID:
+    case CRYSTAL_MSG_COMM_FORGE:
+        return read_comm_id(c, &head, err);
+    default:
+        return read_answer(c, &head, err);
+    }
+}
+
+static void *reader_main(void *context)
+{
+    struct crystal_client *c = context;
+    struct crystal_error err = {0};
+
+    while (read_message(c, &err) == 0)
+        continue;
+    pthread_mutex_lock(&c->lock);
+    if (!c->stopped) {
+        int lost = err.code == ECONNRESET || err.code == EPIPE;
+
+        stop_locked(c, 0,
+                    lost ? "coordinator: it is gone (connection lost); see its log in "
+                           "the job directory"
+                         : crystal_error_text(&err));
+        (void)shutdown(c->fd, SHUT_RDWR); /* nobody waits in send */
+    }
+    pthread_mutex_unlock(&c->lock);
+    return NULL;
+}
+
+/* --- opening --- */
+
+/* Value of "key=" in a small file of key=value lines. */
+static int file_value(const char *path, const char *key, char *value,
+                      size_t value_bytes, struct crystal_error *err)
+{
+    char line[512];
+    size_t key_len = strlen(key);
+    FILE *f = fopen(path, "re");
+    int rc;
+
+    if (!f)
+        return crystal_error_set(err, errno, "coordinator: %s: %s", path,
+                                 strerror(errno));
+    rc = crystal_error_set(err, ENOENT, "coordinator: %s has no line '%s='", path, key);
+    while (rc < 0 && fgets(line, sizeof line, f)) {
+        line[strcspn(line, "\n")] = '\0';
+        if (strncmp(line, key, key_len) != 0 || line[key_len] != '=')
+            continue;
+        if (strlen(line + key_len + 1) >= value_bytes)
+            break;
+        strcpy(value, line + key_len + 1);
+        rc = 0;
+    }
+    (void)fclose(f);
+    return rc;
+}
+
+static int hex_digit(int c)
+{
+    if (c >= '0' && c <= '9')
+        return c - '0';
+    return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
+}
+
+static int read_token(const char *path, uint8_t *token, struct crystal_error *err)
+{
+    char hex[2 * CRYSTAL_TOKEN_BYTES];
+    FILE *f = fopen(path, "re");
+    size_t n;
+
+    if (!f)
+        return crystal_error_set(err, errno, "coordinator: %s: %s", path,
+                                 strerror(errno));
+    n = fread(hex, 1, sizeof hex, f);
+    (void)fclose(f);
+    for (size_t i = 0; n == sizeof hex && i < CRYSTAL_TOKEN_BYTES; i++) {
+        int high = hex_digit(hex[2 * i]), low = hex_digit(hex[2 * i + 1]);
+
+        if (high < 0 || low < 0)
+            n = 0;
+        token[i] = (uint8_t)((unsigned)high << 4 | (unsigned)low);
+    }
+    if (n != sizeof hex)
+        return crystal_error_set(
+            err, EBADMSG, "coordinator: %s does not hold 64 hexadecimal digits", path);
+    return 0;
+}
+
+static void socket_options(int fd)
+{
+    struct timeval ten_seconds = {10, 0};
+    int one = 1, idle_s = 10, interval_s = 5, probes = 4;
+
+    /* Each of these only makes things faster or notices a dead host sooner. */
+    (void)setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &ten_seconds, sizeof ten_seconds);
+    (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+    (void)setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &one, sizeof one);
+    (void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle_s, sizeof idle_s);
+    (void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &interval_s, sizeof interval_s);
+    (void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &probes, sizeof probes);
+}
+
+static int connect_once(const char *coord_file, int *ret_fd, struct crystal_error *err)
+{
+    struct addrinfo hints = {.ai_socktype = SOCK_STREAM}, *list, *a;
+    struct timeval no_limit = {0, 0};
+    char host[256], port[16];
+    int fd = -1, rc, cause = 0;
+
+    rc = file_value(coord_file, "host", host, sizeof host, err);
+    if (rc == 0)
+        rc = file_value(coord_file, "port", port, sizeof port, err);
+    if (rc < 0)
+        return rc;
+    rc = getaddrinfo(host, port, &hints, &list);
+    if (rc != 0)
+        return crystal_error_set(err, EHOSTUNREACH, "coordinator: host '%s': %s", host,
+                                 gai_strerror(rc));
+    for (a = list; a && fd < 0; a = a->ai_next) {
+        fd = socket(a->ai_family, a->ai_socktype | SOCK_CLOEXEC, a->ai_protocol);
+        if (fd < 0) {
+            cause = errno;
+            continue;
+        }
+        socket_options(fd); /* the send timeout also limits connect */
+        if (connect(fd, a->ai_addr, a->ai_addrlen) < 0) {
+            cause = errno;
+            (void)close(fd);
+            fd = -1;
+        }
+    }
+    freeaddrinfo(list);
+    if (fd < 0)
+        return crystal_error_set(err, cause, "coordinator: cannot connect to %s:%s: %s",
+                                 host, port, strerror(cause));
+    (void)setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &no_limit, sizeof no_limit);
+    *ret_fd = fd;
+    return 0;
+}
+
+static int connect_wait(const char *coord_file, int *ret_fd, struct crystal_error *err)
+{
+    const struct timespec pause = {0, OPEN_RETRY_MS * 1000000L};
+    struct timespec start, now;
+    int rc;
+
+    (void)clock_gettime(CLOCK_MONOTONIC, &start);
+    for (;;) {
+        rc = connect_once(coord_file, ret_fd, err);
+        if (rc == 0)
+            return 0;
+        (void)clock_gettime(CLOCK_MONOTONIC, &now);
+        if ((now.tv_sec - start.tv_sec) * 1000 >= OPEN_WAIT_MS)
+            break;
+        (void)nanosleep(&pause, NULL);
+    }
+    crystal_error_prefix(err, "no coordinator after %d s", OPEN_WAIT_MS / 1000);
+    return rc;
+}
+
+static int greet(int fd, const uint8_t *token, enum crystal_role role, uint32_t lrank,
+                 struct crystal_msg_welcome *welcome, struct crystal_error *err)
+{
+    struct crystal_msg_hello hello = {
+        .role = role, .lrank = lrank, .pid = (uint32_t)getpid()};
+    struct iovec body = {&hello, sizeof hello};
+    struct crystal_message_head head;
+    char text[CRYSTAL_ERROR_TEXT_BYTES];
+    int rc;
+
+    memcpy(hello.token, token, sizeof hello.token);
+    rc = crystal_message_send(fd, CRYSTAL_MSG_HELLO, 0, &body, 1, err);
+    memset(&hello, 0, sizeof hello);
+    if (rc == 0)
+        rc = crystal_message_receive(fd, &head, sizeof head, err);
+    if (rc == -ECONNRESET)
+        return crystal_error_set(err, EACCES,
+                                 "coordinator: it does not accept this process; is the "
+                                 "token file that of the running job?");
+    if (rc == 0)
+        rc = crystal_message_head_check(&head, err);
+    if (rc < 0)
+        return rc;
+    if (head.type == CRYSTAL_MSG_WELCOME && head.body_bytes == sizeof *welcome)
+        return crystal_message_receive(fd, welcome, sizeof *welcome, err);
+    if (head.type != CRYSTAL_MSG_ERROR && head.type != CRYSTAL_MSG_STOP)
+        return bad_answer(err, head.type);
+    if (head.body_bytes >= sizeof text)
+        head.body_bytes = sizeof text - 1;
+    rc = crystal_message_receive(fd, text, head.body_bytes, err);
+    if (rc < 0)
+        return rc;
+    text[head.body_bytes] = '\0';
+    return crystal_error_set(err, ECANCELED, "%s", text);
+}
+
+static struct crystal_client *client_create(int fd, struct crystal_error *err)
+{
+    struct crystal_client *c = calloc(1, sizeof *c);
+    pthread_condattr_t attr;
+    sigset_t all, before;
+    int rc;
+
+    if (!c) {
+        (void)crystal_error_set(err, ENOMEM, "coordinator: out of memory");
+        return NULL;
+    }
+    c->fd = fd;
+    c->next_request = 1;
+    (void)pthread_mutex_init(&c->lock, NULL); /* cannot fail on Linux, like the rest */
+    (void)pthread_mutex_init(&c->send_lock, NULL);
+    (void)pthread_condattr_init(&attr);
+    (void)pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    (void)pthread_cond_init(&c->changed, &attr);
+    (void)pthread_condattr_destroy(&attr);
+    /* The program's signals are for its own threads. */
+    (void)sigfillset(&all);
+    (void)pthread_sigmask(SIG_SETMASK, &all, &before);
+    rc = pthread_create(&c->reader, NULL, reader_main, c);
+    (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (rc != 0) {
+        (void)crystal_error_set(err, rc, "coordinator: cannot start a thread: %s",
+                                strerror(rc));
+        free(c);
+        return NULL;
+    }
+    return c;
+}
+
+struct crystal_client *crystal_client_open(const char *coord_file,
+                                           const char *token_file,
+                                           enum crystal_role role, uint32_t lrank,
+                                           struct crystal_msg_welcome *ret_welcome,
+                                           struct crystal_error *err)
+{
+    uint8_t token[CRYSTAL_TOKEN_BYTES];
+    struct crystal_msg_welcome welcome;
+    struct crystal_client *c;
+    int fd = -1;
+
+    if (connect_wait(coord_file, &fd, err) < 0)
+        return NULL;
+    if (read_token(token_file, token, err) < 0 ||
+        greet(fd, token, role, lrank, &welcome, err) < 0)
+        goto err_close;
+    memset(token, 0, sizeof token);
+    c = client_create(fd, err);
+    if (!c)
+        goto err_close;
+    if (ret_welcome)
+        *ret_welcome = welcome;
+    return c;
+err_close:
+    (void)close(fd);
+    return NULL;
+}
+
+void crystal_client_close(struct crystal_client *c)
+{
+    if (!c)
+        return;
+    (void)send_raw(c, CRYSTAL_MSG_BYE, 0, NULL, 0, NULL);
+    (void)shutdown(c->fd, SHUT_RDWR); /* what was sent still arrives */
+    (void)pthread_join(c->reader, NULL);
+    (void)close(c->fd);
+    for (unsigned i = 0; i < PENDING_CHAINS; i++)
+        while (c->chains[i]) {
+            struct pending *p = c->chains[i];
+
+            c->chains[i] = p->next;
+            pending_free(p);
+        }
+    (void)pthread_cond_destroy(&c->changed);
+    (void)pthread_mutex_destroy(&c->send_lock);
+    (void)pthread_mutex_destroy(&c->lock);
+    free(c);
+}
+
+/* --- calls --- */
+
+static void deadline_in(struct timespec *t, int64_t ms)
+{
+    (void)clock_gettime(CLOCK_MONOTONIC, t);
+    t->tv_sec += ms / 1000;
+    t->tv_nsec += ms % 1000 * 1000000;
+    if (t->tv_nsec >= 1000000000) {
+        t->tv_sec++;
+        t->tv_nsec -= 1000000000;
+    }
+}
+
+/* Waits for p, takes it out of the table. p is the caller's then. */
+static int pending_wait(struct crystal_client *c, struct pending *p,
+                        struct crystal_error *err)
+{
+    struct timespec deadline;
+    int told = p->type != CRYSTAL_MSG_RESULT;
+    int rc = 0;
+
+    deadline_in(&deadline, WAITING_MS);
+    pthread_mutex_lock(&c->lock);
+    while (!p->done && !c->stopped) {
+        if (told) {
+            (void)pthread_cond_wait(&c->changed, &c->lock);
+        } else if (pthread_cond_timedwait(&c->changed, &c->lock, &deadline) ==
+                   ETIMEDOUT) {
+            pthread_mutex_unlock(&c->lock);
+            /* A failure shows as stopped. */
+            (void)send_raw(c, CRYSTAL_MSG_WAITING, p->request, NULL, 0, NULL);
+            told = 1;
+            pthread_mutex_lock(&c->lock);
+        }
+    }
+    if (!p->done)
+        rc = stopped_error(c, err);
+    pending_unlink(c, p);
+    pthread_mutex_unlock(&c->lock);
+    return rc;
+}
+
+/* Sends a request and waits for its answer, which must have exactly answer_bytes (or
+ * at least, where ret_rest is given: the rest is copied there as text). */
+static int call(struct crystal_client *c, unsigned type, const void *body,
+                size_t body_bytes, unsigned answer_type, void *answer,
+                size_t answer_bytes, char *ret_rest, size_t rest_bytes,
+                struct crystal_error *err)
+{
+    struct iovec iov = {(void *)(uintptr_t)body, body_bytes};
+    struct pending *p = calloc(1, sizeof *p);
+    size_t rest;
+    int rc;
+
+    if (!p)
+        return crystal_error_set(err, ENOMEM, "coordinator: out of memory");
+    p->type = (uint16_t)answer_type;
+    rc = pending_add(c, p, err);
+    if (rc < 0)
+        goto out;
+    rc = send_message(c, type, p->request, &iov, 1, err);
+    if (rc < 0) {
+        pthread_mutex_lock(&c->lock);
+        pending_unlink(c, p);
+        pthread_mutex_unlock(&c->lock);
+        goto out;
+    }
+    rc = pending_wait(c, p, err);
+    if (rc < 0)
+        goto out;
+    rest = p->answer_bytes - answer_bytes;
+    if (p->answer_bytes < answer_bytes || (ret_rest ? rest >= rest_bytes : rest != 0)) {
+        rc = bad_answer(err, answer_type);
+        goto out;
+    }
+    if (answer_bytes)
+        memcpy(answer, p->answer, answer_bytes);
+    if (ret_rest) {
+        memcpy(ret_rest, p->answer + answer_bytes, rest);
+        ret_rest[rest] = '\0';
+    }
+out:
+    pending_free(p);
+    return rc;
+}
+
+int crystal_client_comm_init(struct crystal_client *c,
+                             const struct crystal_msg_comm_init *init,
+                             uint32_t *ret_comm, char *ret_name, size_t name_bytes,
+                             struct crystal_error *err)
+{
+    struct crystal_msg_comm_ready ready;
+    int rc;
+
+    rc = call(c, CRYSTAL_MSG_COMM_INIT, init, sizeof *init, CRYSTAL_MSG_COMM_READY,
+              &ready, sizeof ready, ret_name, name_bytes, err);
+    if (rc == 0)
+        *ret_comm = ready.comm;
+    return rc;
+}
+
+int crystal_client_hint(struct crystal_client *c, uint64_t iterations, int *ret_stop,
+                        struct crystal_error *err)
+{
+    uint32_t stop;
+    int rc;
+
+    rc = call(c, CRYSTAL_MSG_HINT, &iterations, sizeof iterations,
+              CRYSTAL_MSG_HINT_ANSWER, &stop, sizeof stop, NULL, 0, err);
+    if (rc == 0)
+        *ret_stop = stop != 0;
+    return rc;
+}
+
+int crystal_client_begin(struct crystal_client *c, uint32_t stage,
+                         struct crystal_error *err)
+{
+    struct crystal_msg_begin begin = {.stage = stage};
+
+    return call(c, CRYSTAL_MSG_BEGIN, &begin, sizeof begin, CRYSTAL_MSG_OK, NULL, 0,
+                NULL, 0, err);
+}
+
+int crystal_client_finish(struct crystal_client *c, struct crystal_error *err)
+{
+    return call(c, CRYSTAL_MSG_FINISH, NULL, 0, CRYSTAL_MSG_OK, NULL, 0, NULL, 0, err);
+}
+
+int crystal_client_fail(struct crystal_client *c, const char *sentence)
+{
+    return send_text(c, CRYSTAL_MSG_FAIL, sentence);
+}
+
+void crystal_client_on_comm_id(struct crystal_client *c, crystal_client_comm_id_fn fn,
+                               void *context)
+{
+    pthread_mutex_lock(&c->lock);
+    c->comm_id_fn = fn;
+    c->comm_id_context = context;
+    pthread_mutex_unlock(&c->lock);
+}
+
+int crystal_client_post(struct crystal_client *c, const struct crystal_client_op *ops,
+                        uint32_t op_count, uint32_t *ret_ticket,
+                        struct crystal_error *err)
+{
+    struct iovec *body = malloc(((size_t)op_count * 2 + 1) * sizeof *body);
+    struct pending *p = calloc(1, sizeof *p);
+    size_t parts = 0;
+    int rc;
+
+    if (p)
+        p->recvs = calloc((size_t)op_count + 1, sizeof *p->recvs);
+    if (!body || !p || !p->recvs) {
+        rc = crystal_error_set(err, ENOMEM, "coordinator: out of memory");
+        goto err_free;
+    }
+    p->type = CRYSTAL_MSG_RESULT;
+    p->recv_count = op_count;
+    body[parts++] = (struct iovec){&op_count, sizeof op_count};
+    for (uint32_t i = 0; i < op_count; i++) {
+        const struct crystal_client_op *op = &ops[i];
+
+        p->recvs[i] = (struct pending_recv){op->recv, op->op.recv_bytes};
+        body[parts++] = (struct iovec){(void *)(uintptr_t)&op->op, sizeof op->op};
+        if (op->op.send_bytes)
+            body[parts++] =
+                (struct iovec){(void *)(uintptr_t)op->send, (size_t)op->op.send_bytes};
+    }
+    rc = pending_add(c, p, err);
+    if (rc < 0)
+        goto err_free;
+    *ret_ticket = p->request;
+    rc = send_message(c, CRYSTAL_MSG_OPS, p->request, body, parts, err);
+    if (rc < 0) {
+        pthread_mutex_lock(&c->lock);
+        pending_unlink(c, p);
+        pthread_mutex_unlock(&c->lock);
+        goto err_free;
+    }
+    free(body);
+    return 0;
+err_free:
+    pending_free(p);
+    free(body);
+    return rc;
+}
+
+static int no_ticket(struct crystal_error *err, uint32_t ticket)
+{
+    return crystal_error_set(err, EINVAL, "coordinator: nothing was posted as %u",
+                             ticket);
+}
+
+int crystal_client_wait(struct crystal_client *c, uint32_t ticket,
+                        struct crystal_error *err)
+{
+    struct pending *p;
+    int rc;
+
+    pthread_mutex_lock(&c->lock);
+    p = pending_find(c, ticket);
+    pthread_mutex_unlock(&c->lock);
+    if (!p)
+        return no_ticket(err, ticket);
+    rc = pending_wait(c, p, err);
+    pending_free(p);
+    return rc;
+}
+
+int crystal_client_poll(struct crystal_client *c, uint32_t ticket)
+{
+    struct pending *p;
+    int rc;
+
+    pthread_mutex_lock(&c->lock);
+    p = pending_find(c, ticket);
+    if (!p)
+        rc = -EINVAL;
+    else if (p->done)
+        rc = 1;
+    else
+        rc = -c->stopped;
+    pthread_mutex_unlock(&c->lock);
+    return rc;
+}
+
+int crystal_client_wait_stop(struct crystal_client *c, int timeout_ms,
+                             struct crystal_error *err)
+{
+    struct timespec deadline;
+    int rc = 0;
+
+    deadline_in(&deadline, timeout_ms < 0 ? 0 : timeout_ms);
+    pthread_mutex_lock(&c->lock);
+    while (!c->stopped && rc == 0) {
+        if (timeout_ms < 0)
+            (void)pthread_cond_wait(&c->changed, &c->lock);
+        else if (pthread_cond_timedwait(&c->changed, &c->lock, &deadline) == ETIMEDOUT)
+            rc = -ETIMEDOUT;
+    }
+    if (c->stopped)
+        rc = c->stopped_well ? 0 : stopped_error(c, err);
+    pthread_mutex_unlock(&c->lock);
+    return rc;
+}
