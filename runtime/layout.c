@@ -44,7 +44,7 @@ uint32_t crystal_layout_representative(const struct crystal_layout *layout,
                                        uint32_t lrank)
 {
     const struct crystal_grid *grid = &layout->grid;
-    uint32_t stride = 1;
+    uint64_t stride = 1; /* at most N * ep, see layout_file.c */
 
     if (contains(layout->live, layout->live_count, lrank))
         return lrank;
@@ -52,10 +52,10 @@ uint32_t crystal_layout_representative(const struct crystal_layout *layout,
         uint32_t size = grid->dim[i].size;
 
         if (strcmp(grid->dim[i].name, "dp") == 0) {
-            uint32_t d = lrank / stride % size;
+            uint32_t d = (uint32_t)(lrank / stride % size);
             uint32_t ep = grid->ep_inside ? grid->ep_inside : 1;
 
-            return lrank - (d - d % ep) * stride;
+            return lrank - (d - d % ep) * (uint32_t)stride;
         }
         if (strcmp(grid->dim[i].name, "ep") != 0 || grid->ep_inside <= 1)
             stride *= size;

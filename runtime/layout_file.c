@@ -151,9 +151,9 @@ static int ranks(struct reading *r, const char *key, uint32_t limit, uint32_t **
     return code;
 }
 
-static int grid(struct reading *r, struct crystal_layout *l)
+static int grid(struct reading *r, struct crystal_layout *l, uint64_t n)
 {
-    uint64_t ep;
+    uint64_t ep, product = 1;
 
     if (!crystal_yaml_get(r->map, "parallel"))
         return 0;
@@ -164,6 +164,14 @@ static int grid(struct reading *r, struct crystal_layout *l)
     if (count(r, "ep_inside_dp", UINT32_MAX, 10, &ep))
         return -EINVAL;
     l->grid.ep_inside = (uint32_t)ep;
+    for (uint32_t i = 0; i < l->grid.count && product <= n; i++)
+        if (ep <= 1 || strcmp(l->grid.dim[i].name, "ep") != 0)
+            product *= l->grid.dim[i].size;
+    if (product != n)
+        return crystal_error_set(r->err, EINVAL,
+                                 "%s: parallel: the product is not logical_ranks; "
+                                 "run scrystal layout again",
+                                 r->path);
     return 0;
 }
 
@@ -212,7 +220,7 @@ static int read_all(struct reading *r, struct crystal_layout *l)
         count(r, "iterations", UINT32_MAX, 10, &k) ||
         count(r, "wire.bytes_per_s", UINT64_MAX, 10, &l->wire_bytes_per_s) ||
         count(r, "wire.latency_ns", UINT64_MAX, 10, &l->wire_latency_ns) ||
-        count(r, "fingerprint", UINT64_MAX, 16, &fingerprint) || grid(r, l) ||
+        count(r, "fingerprint", UINT64_MAX, 16, &fingerprint) || grid(r, l, n) ||
         ranks(r, "sandbox", (uint32_t)n, &l->sandbox, &l->sandbox_count) ||
         ranks(r, "live", (uint32_t)n, &l->live, &l->live_count) ||
         word(r, "live_mode", "replica", "all", &all) ||

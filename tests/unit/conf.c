@@ -1,0 +1,102 @@
+/* crystal.yaml: units, defaults, and one sentence with its place for each fault. */
+#include "config.h"
+
+#include "runtime/conf.h"
+
+#include "tests/check.h"
+
+static struct crystal_error err;
+
+static int read_text(const char *text, struct crystal_conf *conf)
+{
+    char path[] = "/tmp/crystal-conf-XXXXXX";
+    int fd = mkstemp(path), code;
+
+    memset(&err, 0, sizeof err);
+    if (fd < 0 || write(fd, text, strlen(text)) != (ssize_t)strlen(text))
+        return -1;
+    close(fd);
+    code = crystal_conf_read(path, conf, &err);
+    unlink(path);
+    return code;
+}
+
+static void units(void)
+{
+    static const struct {
+        const char *text;
+        uint64_t want;
+    } bandwidths[] = {{"10Gb/s", 1250000000},
+                      {"400 Gb/s", 50000000000},
+                      {"1.5GB/s", 1500000000},
+                      {"1MiB/s", 1048576},
+                      {"0", 0},
+                      {"12500", 12500}},
+      durations[] = {{"5us", 5000}, {"1.5ms", 1500000}, {"2s", 2000000000}, {"7", 7}};
+    static const char *const bad[] = {"",   "x",   "5 parsecs", "-1",
+                                      "1e", "inf", "0x",        "1GB"};
+    uint64_t value;
+
+    for (unsigned i = 0; i < 6; i++) {
+        CHECK_EQ(crystal_bandwidth_parse(bandwidths[i].text, &value), 0);
+        CHECK_EQ(value, bandwidths[i].want);
+    }
+    for (unsigned i = 0; i < 4; i++) {
+        CHECK_EQ(crystal_duration_parse(durations[i].text, &value), 0);
+        CHECK_EQ(value, durations[i].want);
+    }
+    for (unsigned i = 0; i < sizeof bad / sizeof bad[0]; i++)
+        CHECK(crystal_bandwidth_parse(bad[i], &value) < 0);
+}
+
+static void values_over_defaults(void)
+{
+    struct crystal_conf conf;
+
+    CHECK_EQ(
+        read_text("wire: {bandwidth: 400Gb/s, latency: 3us}\nenabled: no\n"
+                  "stage:\n  plan:\n    env: {A: 1}\n  emulate:\n    env: {B: x y}\n",
+                  &conf),
+        0);
+    CHECK_EQ(conf.wire_bytes_per_s, 50000000000);
+    CHECK_EQ(conf.wire_latency_ns, 3000);
+    CHECK_EQ(conf.enabled, 0);
+    CHECK_EQ(conf.logical_ranks_max, 1048576);
+    CHECK_EQ(conf.env_count, 2);
+    CHECK_STR(conf.env[1].stage, "emulate");
+    CHECK_STR(conf.env[1].name, "B");
+    CHECK_STR(conf.env[1].value, "x y");
+    CHECK_STR(conf.job_dir, "./crystal.%x");
+    crystal_conf_fini(&conf);
+}
+
+static void faults(void)
+{
+    static const struct {
+        const char *text, *want;
+    } cases[] = {
+        {"wier: 1\n", ":1:7: unknown key 'wier'"},
+        {"wire:\n  latency: 5m\n", ":2:12: wire.latency: '5m' is no duration"},
+        {"wire:\n  bandwidth: fast\n", "'fast' is no bandwidth"},
+        {"enabled: maybe\n", "'maybe' is no yes or no"},
+        {"limits: {logical_ranks: 0}\n", "'0' is no count"},
+        {"limits: {logical_ranks: 1.5}\n", "'1.5' is no count"},
+        {"stage: {train: {env: {A: 1}}}\n", "unknown key 'stage.train.env.A'"},
+        {"a: [\n", ":2:1:"},
+    };
+    struct crystal_conf conf;
+
+    for (unsigned i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        CHECK(read_text(cases[i].text, &conf) < 0);
+        CHECK_HAS(crystal_error_text(&err), cases[i].want);
+    }
+}
+
+int main(void)
+{
+    check_begin();
+    CHECK_RUN(units);
+    CHECK_RUN(values_over_defaults);
+    CHECK_RUN(faults);
+    return check_end();
+}
