@@ -1,0 +1,21 @@
+/* Two functions that libnccl-net-crystal.so exports beside its NCCL plugin objects, so
+ * that whoever drives transfers on host memory need not spin. Found with dlsym; absent
+ * in other plugins.
+ */
+#ifndef CRYSTAL_NET_WAIT_H
+#define CRYSTAL_NET_WAIT_H
+
+#include <stdint.h>
+
+/* Blocks the calling thread until some transfer of this process may have progressed, at
+ * most max_ns. One thread per process waits at a time. Returns 0. */
+int crystal_net_wait(uint64_t max_ns);
+
+/* Makes the present or else the next crystal_net_wait return at once. Any thread. A
+ * plugin may lack it: callers then wait in short pieces. */
+void crystal_net_wake(void);
+
+typedef int (*crystal_net_wait_fn)(uint64_t max_ns);
+typedef void (*crystal_net_wake_fn)(void);
+
+#endif
