@@ -12,6 +12,7 @@
  * file. */
 static const struct crystal_command commands[] = {
     {"layout", crystal_command_layout, "which ranks run, and where"},
+    {"doctor", crystal_command_doctor, "what this machine lacks, and crystal.yaml's keys"},
     {NULL, NULL, NULL},
 };
 

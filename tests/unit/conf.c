@@ -92,11 +92,45 @@ static void faults(void)
     }
 }
 
+/* The example file that is installed holds every key with its default and doc. */
+static void example_file_is_the_table(void)
+{
+    const char *source = getenv("CRYSTAL_SRCDIR");
+    char path[512], line[1024], *text = calloc(1, 65536);
+    struct crystal_conf defaults, example;
+    size_t got = 0;
+    FILE *file;
+
+    snprintf(path, sizeof path, "%s/etc/crystal.yaml", source ? source : ".");
+    CHECK_EQ(crystal_conf_read(NULL, &defaults, &err), 0);
+    CHECK_EQ(crystal_conf_read(path, &example, &err), 0);
+    CHECK_EQ(example.enabled, defaults.enabled);
+    CHECK_EQ(example.logical_ranks_max, defaults.logical_ranks_max);
+    CHECK_EQ(example.wire_bytes_per_s, defaults.wire_bytes_per_s);
+    CHECK_EQ(example.wire_latency_ns, defaults.wire_latency_ns);
+    CHECK_STR(example.job_dir, defaults.job_dir);
+    CHECK_STR(example.gres_per_node, defaults.gres_per_node);
+    file = fopen(path, "r");
+    if (file) {
+        got = fread(text, 1, 65535, file);
+        fclose(file);
+    }
+    CHECK(got > 0);
+    for (const struct crystal_conf_key *key = crystal_conf_keys(); key->name; key++) {
+        snprintf(line, sizeof line, "# %s", key->doc);
+        CHECK_HAS(text, line);
+    }
+    crystal_conf_fini(&defaults);
+    crystal_conf_fini(&example);
+    free(text);
+}
+
 int main(void)
 {
     check_begin();
     CHECK_RUN(units);
     CHECK_RUN(values_over_defaults);
     CHECK_RUN(faults);
+    CHECK_RUN(example_file_is_the_table);
     return check_end();
 }
