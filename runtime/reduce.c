@@ -1,0 +1,288 @@
+/* Reductions on host memory. See reduce.h for what the numbers mean.
+ *
+ * Each pair of type and operation is one loop without calls, branches or dependencies
+ * between elements, so that the compiler turns it into vector code. Elements are read
+ * through types of alignment 1 because buffers may come from a message.
+ */
+#include "config.h"
+
+#include "runtime/reduce.h"
+
+#include <errno.h>
+#include <string.h>
+
+#if defined __GNUC__ && !defined __clang__
+#pragma GCC optimize("O3") /* -O2 does not vectorise loops of unknown length */
+#endif
+
+#define LOOSE __attribute__((aligned(1), may_alias))
+typedef int8_t loose_i8 LOOSE;
+typedef uint8_t loose_u8 LOOSE;
+typedef int32_t loose_i32 LOOSE;
+typedef uint32_t loose_u32 LOOSE;
+typedef int64_t loose_i64 LOOSE;
+typedef uint64_t loose_u64 LOOSE;
+typedef float loose_f32 LOOSE;
+typedef double loose_f64 LOOSE;
+typedef uint16_t loose_f16 LOOSE;
+typedef uint16_t loose_bf16 LOOSE;
+typedef uint8_t loose_e4m3 LOOSE;
+typedef uint8_t loose_e5m2 LOOSE;
+
+/* --- small floats: to single precision (exact) and back (nearest even) --- */
+
+static inline float bits_float(uint32_t bits)
+{
+    float f;
+
+    memcpy(&f, &bits, sizeof f);
+    return f;
+}
+
+static inline uint32_t float_bits(float f)
+{
+    uint32_t bits;
+
+    memcpy(&bits, &f, sizeof bits);
+    return bits;
+}
+
+/* A float whose exponent field has e bits less than single precision's, widened: mag is
+ * the magnitude shifted into place, bias the difference of the biases. Subnormals are
+ * made by a subtraction of two normal numbers, so that flush-to-zero does no harm. */
+static inline float widen(uint32_t sign, uint32_t mag, uint32_t bias, uint32_t special)
+{
+    uint32_t normal = mag + (bias << 23);
+    uint32_t tiny =
+        float_bits(bits_float(mag + ((bias + 1) << 23)) - bits_float((bias + 1) << 23));
+    uint32_t bits = mag < 1U << 23 ? tiny : normal;
+
+    bits = mag >= special ? 0x7f800000U | (mag & 0x7fffffU) : bits;
+    return bits_float(sign | bits);
+}
+
+static inline float widen_f16(uint16_t h)
+{
+    return widen((uint32_t)(h & 0x8000) << 16, (uint32_t)(h & 0x7fff) << 13, 112,
+                 0x0f800000U);
+}
+
+static inline float widen_bf16(uint16_t h)
+{
+    return bits_float((uint32_t)h << 16);
+}
+
+static inline float widen_e4m3(uint8_t h)
+{
+    uint32_t mag = (uint32_t)(h & 0x7f) << 20;
+    uint32_t sign = (uint32_t)(h & 0x80) << 24;
+    float number = widen(sign, mag, 120, 0xffffffffU);
+
+    return mag == 0x7f00000U ? bits_float(sign | 0x7fc00000U) : number;
+}
+
+static inline float widen_e5m2(uint8_t h)
+{
+    return widen_f16((uint16_t)(h << 8));
+}
+
+/* Rounds the magnitude of f to a format with drop mantissa bits less and bias less by
+ * bias; tiny is the number whose unit in the last place is the format's smallest
+ * subnormal. Overflow and NaN are the callers'. */
+static inline uint32_t narrow(uint32_t mag, unsigned drop, uint32_t bias, float tiny)
+{
+    uint32_t odd = mag >> drop & 1;
+    uint32_t normal = (mag + (1U << (drop - 1)) - 1 + odd - (bias << 23)) >> drop;
+    uint32_t subnormal = float_bits(bits_float(mag) + tiny) - float_bits(tiny);
+
+    return mag < (bias + 1) << 23 ? subnormal : normal;
+}
+
+static inline uint16_t narrow_f16(float f)
+{
+    uint32_t bits = float_bits(f), mag = bits & 0x7fffffffU;
+    uint32_t out = narrow(mag, 13, 112, 0.5F);
+
+    out = mag >= 0x477ff000U ? 0x7c00 : out; /* 65520 and more round to infinity */
+    out = mag > 0x7f800000U ? 0x7e00 : out;
+    return (uint16_t)(bits >> 16 & 0x8000) | (uint16_t)out;
+}
+
+static inline uint16_t narrow_bf16(float f)
+{
+    uint32_t bits = float_bits(f);
+    uint32_t out = (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
+
+    out = (bits & 0x7fffffffU) > 0x7f800000U ? (bits >> 16 | 0x40) : out;
+    return (uint16_t)out;
+}
+
+static inline uint8_t narrow_e4m3(float f)
+{
+    uint32_t bits = float_bits(f), mag = bits & 0x7fffffffU;
+    uint32_t out = narrow(mag, 20, 120, 16384.0F);
+
+    out = mag >= 0x43e00000U ? 0x7e : out; /* 448 is the largest */
+    out = mag > 0x7f800000U ? 0x7f : out;
+    return (uint8_t)(bits >> 24 & 0x80) | (uint8_t)out;
+}
+
+static inline uint8_t narrow_e5m2(float f)
+{
+    uint32_t bits = float_bits(f), mag = bits & 0x7fffffffU;
+    uint32_t out = narrow(mag, 21, 112, 128.0F);
+
+    out = mag >= 0x47600000U ? 0x7b : out; /* 57344 is the largest */
+    out = mag > 0x7f800000U ? 0x7f : out;
+    return (uint8_t)(bits >> 24 & 0x80) | (uint8_t)out;
+}
+
+/* --- the loops --- */
+
+#define SAME(x)          (x)
+#define OP_SUM(a, b)     ((a) + (b))
+#define OP_PROD(a, b)    ((a) * (b))
+#define OP_MIN_INT(a, b) ((b) < (a) ? (b) : (a))
+#define OP_MAX_INT(a, b) ((b) > (a) ? (b) : (a))
+/* A NaN in a gives b; a NaN in b leaves a. */
+#define OP_MIN_FLOAT(a, b) ((b) < (a) || (a) != (a) ? (b) : (a))
+#define OP_MAX_FLOAT(a, b) ((b) > (a) || (a) != (a) ? (b) : (a))
+
+/* Elements are stored as loose_<type> and computed as work. */
+#define LOOP(type, work, widen_fn, narrow_fn, op)        \
+    do {                                                 \
+        loose_##type *a = acc;                           \
+        const loose_##type *b = in;                      \
+                                                         \
+        for (size_t i = 0; i < count; i++) {             \
+            work x = widen_fn(a[i]), y = widen_fn(b[i]); \
+                                                         \
+            a[i] = narrow_fn(op(x, y));                  \
+        }                                                \
+    } while (0)
+
+/* Sums and products of signed integers are those of the unsigned type: both wrap. */
+#define REDUCE_INT(type, utype, work, uwork)                               \
+    static void reduce_##type(void *restrict acc, const void *restrict in, \
+                              size_t count, unsigned redop)                \
+    {                                                                      \
+        if (redop == ncclProd)                                             \
+            LOOP(utype, uwork, SAME, SAME, OP_PROD);                       \
+        else if (redop == ncclMin)                                         \
+            LOOP(type, work, SAME, SAME, OP_MIN_INT);                      \
+        else if (redop == ncclMax)                                         \
+            LOOP(type, work, SAME, SAME, OP_MAX_INT);                      \
+        else                                                               \
+            LOOP(utype, uwork, SAME, SAME, OP_SUM);                        \
+    }                                                                      \
+    static void divide_##type(void *acc, size_t count, uint32_t n)         \
+    {                                                                      \
+        loose_##type *a = acc;                                             \
+                                                                           \
+        for (size_t i = 0; i < count; i++)                                 \
+            a[i] = (work)(a[i] / (work##_wide)n);                          \
+    }                                                                      \
+    static void scale_##type(void *acc, size_t count, uint64_t scalar)     \
+    {                                                                      \
+        loose_##utype *a = acc;                                            \
+        const uwork factor = (uwork)scalar;                                \
+                                                                           \
+        for (size_t i = 0; i < count; i++)                                 \
+            a[i] = (uwork)(a[i] * factor);                                 \
+    }
+
+#define REDUCE_FLOAT(type, work, widen_fn, narrow_fn, bits_type)           \
+    static void reduce_##type(void *restrict acc, const void *restrict in, \
+                              size_t count, unsigned redop)                \
+    {                                                                      \
+        if (redop == ncclProd)                                             \
+            LOOP(type, work, widen_fn, narrow_fn, OP_PROD);                \
+        else if (redop == ncclMin)                                         \
+            LOOP(type, work, widen_fn, narrow_fn, OP_MIN_FLOAT);           \
+        else if (redop == ncclMax)                                         \
+            LOOP(type, work, widen_fn, narrow_fn, OP_MAX_FLOAT);           \
+        else                                                               \
+            LOOP(type, work, widen_fn, narrow_fn, OP_SUM);                 \
+    }                                                                      \
+    static void divide_##type(void *acc, size_t count, uint32_t n)         \
+    {                                                                      \
+        loose_##type *a = acc;                                             \
+        const work divisor = (work)n;                                      \
+                                                                           \
+        for (size_t i = 0; i < count; i++)                                 \
+            a[i] = narrow_fn(widen_fn(a[i]) / divisor);                    \
+    }                                                                      \
+    static void scale_##type(void *acc, size_t count, uint64_t scalar)     \
+    {                                                                      \
+        loose_##type *a = acc;                                             \
+        const bits_type bits = (bits_type)scalar;                          \
+        loose_##type stored;                                               \
+        work factor;                                                       \
+                                                                           \
+        memcpy(&stored, &bits, sizeof stored);                             \
+        factor = widen_fn(stored);                                         \
+        for (size_t i = 0; i < count; i++)                                 \
+            a[i] = narrow_fn(widen_fn(a[i]) * factor);                     \
+    }
+
+/* What an element of each integer type is divided in, wide enough for any n. */
+typedef int64_t int8_t_wide, int32_t_wide, int64_t_wide;
+typedef uint64_t uint8_t_wide, uint32_t_wide, uint64_t_wide;
+
+REDUCE_INT(i8, u8, int8_t, uint8_t)
+REDUCE_INT(u8, u8, uint8_t, uint8_t)
+REDUCE_INT(i32, u32, int32_t, uint32_t)
+REDUCE_INT(u32, u32, uint32_t, uint32_t)
+REDUCE_INT(i64, u64, int64_t, uint64_t)
+REDUCE_INT(u64, u64, uint64_t, uint64_t)
+REDUCE_FLOAT(f16, float, widen_f16, narrow_f16, uint16_t)
+REDUCE_FLOAT(f32, float, SAME, SAME, uint32_t)
+REDUCE_FLOAT(f64, double, SAME, SAME, uint64_t)
+REDUCE_FLOAT(bf16, float, widen_bf16, narrow_bf16, uint16_t)
+REDUCE_FLOAT(e4m3, float, widen_e4m3, narrow_e4m3, uint8_t)
+REDUCE_FLOAT(e5m2, float, widen_e5m2, narrow_e5m2, uint8_t)
+
+/* --- the table --- */
+
+#define ROW(type)                                  \
+    {                                              \
+        reduce_##type, divide_##type, scale_##type \
+    }
+static const struct {
+    void (*reduce)(void *restrict acc, const void *restrict in, size_t count,
+                   unsigned redop);
+    void (*divide)(void *acc, size_t count, uint32_t n);
+    void (*scale)(void *acc, size_t count, uint64_t scalar);
+} types[ncclNumTypes] = {
+    [ncclInt8] = ROW(i8),         [ncclUint8] = ROW(u8),
+    [ncclInt32] = ROW(i32),       [ncclUint32] = ROW(u32),
+    [ncclInt64] = ROW(i64),       [ncclUint64] = ROW(u64),
+    [ncclFloat16] = ROW(f16),     [ncclFloat32] = ROW(f32),
+    [ncclFloat64] = ROW(f64),     [ncclBfloat16] = ROW(bf16),
+    [ncclFloat8e4m3] = ROW(e4m3), [ncclFloat8e5m2] = ROW(e5m2),
+};
+
+int crystal_reduce(void *acc, const void *in, size_t count, unsigned dtype,
+                   unsigned redop)
+{
+    if (dtype >= ncclNumTypes || redop >= CRYSTAL_REDOP_COUNT)
+        return -EINVAL;
+    types[dtype].reduce(acc, in, count, redop);
+    return 0;
+}
+
+int crystal_reduce_finish_avg(void *acc, size_t count, unsigned dtype, uint32_t n)
+{
+    if (dtype >= ncclNumTypes || n == 0)
+        return -EINVAL;
+    types[dtype].divide(acc, count, n);
+    return 0;
+}
+
+int crystal_reduce_scale(void *acc, size_t count, unsigned dtype, uint64_t scalar)
+{
+    if (dtype >= ncclNumTypes)
+        return -EINVAL;
+    types[dtype].scale(acc, count, scalar);
+    return 0;
+}

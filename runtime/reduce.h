@@ -1,0 +1,32 @@
+/* Reductions on host memory for every NCCL datatype and operation.
+ *
+ * Shared by the coordinator's collectives (capture) and hostccl. Results do not depend
+ * on the machine: integers wrap around, 16- and 8-bit floats are computed in single
+ * precision and rounded to nearest even after every step, 8-bit floats saturate at
+ * their largest finite value as on NVIDIA GPUs. Minimum and maximum prefer a number to
+ * a NaN. Buffers may have any alignment and do not overlap. No state, thread-safe.
+ */
+#ifndef CRYSTAL_REDUCE_H
+#define CRYSTAL_REDUCE_H
+
+#include "runtime/nccl_abi.h"
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* Sum with a factor per rank (ncclRedOpCreatePreMulSum): the factor is applied with
+ * crystal_reduce_scale beforehand, the reduction itself is a sum. */
+#define CRYSTAL_REDOP_PREMULSUM 5
+#define CRYSTAL_REDOP_COUNT     6
+
+/* acc[i] = acc[i] <redop> in[i]. ncclAvg and premulsum add. redop is one of
+ * ncclRedOp_t 0..4 or CRYSTAL_REDOP_PREMULSUM. -EINVAL for another dtype or redop. */
+int crystal_reduce(void *acc, const void *in, size_t count, unsigned dtype,
+                   unsigned redop);
+/* Ends an ncclAvg: acc[i] /= n (integers: towards zero). -EINVAL for a bad dtype or
+ * n = 0. */
+int crystal_reduce_finish_avg(void *acc, size_t count, unsigned dtype, uint32_t n);
+/* acc[i] *= the factor whose bits, in dtype's own form, are the low bytes of scalar. */
+int crystal_reduce_scale(void *acc, size_t count, unsigned dtype, uint64_t scalar);
+
+#endif
