@@ -92,14 +92,46 @@ static void faults(void)
     }
 }
 
+static size_t read_source(const char *name, char *text, size_t text_bytes)
+{
+    const char *source = getenv("CRYSTAL_SRCDIR");
+    char path[512];
+    size_t got = 0;
+    FILE *file;
+
+    snprintf(path, sizeof path, "%s/%s", source ? source : ".", name);
+    file = fopen(path, "r");
+    if (file) {
+        got = fread(text, 1, text_bytes - 1, file);
+        fclose(file);
+    }
+    text[got] = 0;
+    return got;
+}
+
+/* The manual page names every key, in order, with its sentence. */
+static void manual_page_is_the_table(void)
+{
+    static char text[65536];
+    const char *at = text;
+
+    CHECK(read_source("doc/man/crystal.yaml.5", text, sizeof text) > 0);
+    for (const struct crystal_conf_key *key = crystal_conf_keys(); key->name && at;
+         key++) {
+        at = strstr(at, key->name);
+        CHECK(at != NULL);
+        at = at ? strstr(at, key->doc) : NULL;
+        CHECK(at != NULL);
+    }
+}
+
 /* The example file that is installed holds every key with its default and doc. */
 static void example_file_is_the_table(void)
 {
+    static char text[65536];
     const char *source = getenv("CRYSTAL_SRCDIR");
-    char path[512], line[1024], *text = calloc(1, 65536);
+    char path[512], line[1024];
     struct crystal_conf defaults, example;
-    size_t got = 0;
-    FILE *file;
 
     snprintf(path, sizeof path, "%s/etc/crystal.yaml", source ? source : ".");
     CHECK_EQ(crystal_conf_read(NULL, &defaults, &err), 0);
@@ -110,19 +142,13 @@ static void example_file_is_the_table(void)
     CHECK_EQ(example.wire_latency_ns, defaults.wire_latency_ns);
     CHECK_STR(example.job_dir, defaults.job_dir);
     CHECK_STR(example.gres_per_node, defaults.gres_per_node);
-    file = fopen(path, "r");
-    if (file) {
-        got = fread(text, 1, 65535, file);
-        fclose(file);
-    }
-    CHECK(got > 0);
+    CHECK(read_source("etc/crystal.yaml", text, sizeof text) > 0);
     for (const struct crystal_conf_key *key = crystal_conf_keys(); key->name; key++) {
         snprintf(line, sizeof line, "# %s", key->doc);
         CHECK_HAS(text, line);
     }
     crystal_conf_fini(&defaults);
     crystal_conf_fini(&example);
-    free(text);
 }
 
 int main(void)
@@ -132,5 +158,6 @@ int main(void)
     CHECK_RUN(values_over_defaults);
     CHECK_RUN(faults);
     CHECK_RUN(example_file_is_the_table);
+    CHECK_RUN(manual_page_is_the_table);
     return check_end();
 }
