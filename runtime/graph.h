@@ -35,9 +35,10 @@ uint32_t crystal_graph_rep_of(const struct crystal_graph *g, uint32_t lrank);
 const struct crystal_op *crystal_graph_ops(const struct crystal_graph *g, uint32_t rep,
                                            uint64_t *ret_count);
 
-/* Iterations of a representative: record index where each begins (the first is the
- * warm-up); mark_count may be 0 where no repetition was found. The records from mark k
- * to mark k+1 are one iteration; the same number of communication calls in each. */
+/* Iterations of a representative: the records from mark k to mark k+1 are one, so there
+ * are mark_count - 1, the same number for every representative that has any; the first
+ * is the warm-up. mark_count is 0 where no repetition was found. Each iteration has the
+ * same communication calls. Marks come from the repeating structure of the trace. */
 const uint64_t *crystal_graph_marks(const struct crystal_graph *g, uint32_t rep,
                                     uint32_t *ret_count);
 
@@ -51,12 +52,24 @@ struct crystal_graph_comm {
 uint32_t crystal_graph_comm_count(const struct crystal_graph *g);
 void crystal_graph_comm(const struct crystal_graph *g, uint32_t comm,
                         struct crystal_graph_comm *ret);
+/* Number of local communicators (COMM records) of lrank's representative. */
+uint32_t crystal_graph_local_count(const struct crystal_graph *g, uint32_t lrank);
 /* The communicator that lrank uses where its representative's trace says local index.
  */
 uint32_t crystal_graph_comm_of(const struct crystal_graph *g, uint32_t lrank,
                                uint32_t local);
-/* Finds by name, or by exact members where name is NULL or unknown: UINT32_MAX if none.
- * Of several with the same members (a group made twice) `nth` picks, from 0. */
+/* Crank of lrank in a communicator, UINT32_MAX where it is no member. */
+uint32_t crystal_graph_crank_of(const struct crystal_graph *g, uint32_t comm,
+                                uint32_t lrank);
+/* The crank with which lrank exchanges messages where its representative's trace says
+ * peer: on a communicator that spans replicas the peer keeps its distance in dp
+ * (replica 3 sends to replica 3 where replica 0 sent to replica 0), elsewhere it is
+ * peer. */
+uint32_t crystal_graph_peer_of(const struct crystal_graph *g, uint32_t lrank,
+                               uint32_t local, uint32_t peer);
+/* Finds by name (a name is taken only where the members agree), or by exact members
+ * where name is NULL or unknown: UINT32_MAX if none. Of several with the same members
+ * (a group made twice) `nth` picks, from 0. */
 uint32_t crystal_graph_comm_find(const struct crystal_graph *g, const char *name,
                                  uint32_t nranks, const uint32_t *members,
                                  uint32_t nth);
@@ -71,6 +84,27 @@ int crystal_graph_payload(const struct crystal_graph *g, uint32_t comm, uint64_t
 int crystal_graph_p2p_payload(const struct crystal_graph *g, uint32_t comm,
                               uint32_t from, uint32_t to, uint64_t seq,
                               const void **ret, uint64_t *ret_bytes);
+
+/* The seq of the same collective in the last recorded iteration where the recording
+ * ends before seq: what repeats for ever after. seq itself where it was recorded or
+ * where the communicator has no part in the iterations. */
+uint64_t crystal_graph_seq_repeat(const struct crystal_graph *g, uint32_t comm,
+                                  uint64_t seq, uint32_t crank);
+
+/* Bytes in the file that the accessors above hand out, for `scrystal graph --stat`. */
+struct crystal_graph_stat {
+    uint64_t file_bytes, op_count, payload_bytes, payload_count;
+    uint32_t iteration_count;
+};
+void crystal_graph_stat(const struct crystal_graph *g, struct crystal_graph_stat *ret);
+/* Body hash of job.graph: what its children keep as parent. */
+uint64_t crystal_graph_hash(const struct crystal_graph *g);
+/* Identity of the traces it was made from. */
+uint64_t crystal_graph_parent(const struct crystal_graph *g);
+/* Checks that job.graph was made from the traces that now lie in job_dir/ranks; -ESTALE
+ * with the stage to run again where not. */
+int crystal_graph_check_parent(const struct crystal_graph *g, const char *job_dir,
+                               struct crystal_error *err);
 
 /* Builds job.graph from ranks/ *.trace, ranks/ *.payload, comms.tab and layout.yaml of
  * a job directory. */
