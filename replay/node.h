@@ -17,17 +17,38 @@ struct crystal_node_config {
     int timed;                           /* 0 plan: virtual ranks answer at once */
     const char *graph_path;              /* NULL: none (immediate only) */
     const char *profile_path;            /* NULL unless timed */
-    struct crystal_client *coord;        /* role AGENT; ids come through it */
+    struct crystal_client *coord;        /* role AGENT; ids come through it; NULL:
+                                            only through crystal_node_comm */
 };
 
 /* Creates a private directory below /dev/shm with the board, starts the threads. NULL
  * on failure. */
 struct crystal_node *crystal_node_create(const struct crystal_node_config *config,
                                          struct crystal_error *err);
+/* One communicator by hand, as the coordinator's COMM_FORGE (forge = 1: fills id) and
+ * COMM_ID (forge = 0: a real crank 0 made id) do it. members[crank] = lrank. */
+int crystal_node_comm(struct crystal_node *node, int forge,
+                      uint8_t id[NCCL_UNIQUE_ID_BYTES], const char *name,
+                      uint32_t nranks, const uint32_t *members,
+                      struct crystal_error *err);
 /* Path of the board for CRYSTAL_BOARD; borrowed. */
 const char *crystal_node_board_path(const struct crystal_node *node);
 /* The first failure of proxy, timeline or plugins since create; 0 if none. */
 int crystal_node_status(struct crystal_node *node, struct crystal_error *err);
+/* Writes what is known of this run to path (by a temporary name, mode 0600), as YAML:
+ *
+ *   version: 1
+ *   mode: immediate | timed
+ *   logical_ranks, sandbox_ranks: counts
+ *   wire: kind (modelled), transport (host memory, no network), bytes_per_s,
+ * latency_ns, message_overhead_ns counters: standin_ops, standin_bytes, late_count,
+ * late_max_ns, dropped_connections, checkins, real_only_communicators communicators:
+ * count, and by number: name, id (16 hexadecimal digits), ranks, real, virtual, origin
+ * (forged | joined), open, setup_s (.nan: not complete), connections (handles exchanged
+ * with virtual peers) failure: the sentence, empty if none
+ */
+int crystal_node_run_yaml(struct crystal_node *node, const char *path,
+                          struct crystal_error *err);
 /* Stops the threads and removes the directory. NULL is fine. */
 void crystal_node_destroy(struct crystal_node *node);
 

@@ -1,0 +1,259 @@
+/* The service of one sandbox node: directory, board, bootstrap proxy and, where virtual
+ * ranks keep time, the timeline's driver; made and unmade in that order. Ids arrive on
+ * the coordinator client's reader thread. */
+#include "config.h"
+
+#include "replay/node.h"
+
+#include "replay/board.h"
+#include "replay/node_directory.h"
+#include "replay/proxy.h"
+#include "runtime/graph.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define COMM_CAPACITY 16384U /* communicators with virtual members in one run */
+
+struct crystal_node {
+    struct crystal_node_config config;
+    struct crystal_node_directory directory;
+    struct crystal_graph *graph; /* NULL without one */
+    struct crystal_board *board;
+    struct crystal_proxy *proxy;
+    char board_path[PATH_MAX];
+};
+
+int crystal_node_comm(struct crystal_node *node, int forge,
+                      uint8_t id[NCCL_UNIQUE_ID_BYTES], const char *name,
+                      uint32_t nranks, const uint32_t *members,
+                      struct crystal_error *err)
+{
+    if (!nranks)
+        return crystal_error_set(err, EINVAL,
+                                 "communicator '%s': its members are not known; load "
+                                 "contrib/pytorch, which publishes them, or name them "
+                                 "under 'groups:' in crystal.yaml",
+                                 name);
+    return forge ? crystal_proxy_forge(node->proxy, name, nranks, members, id, err)
+                 : crystal_proxy_join(node->proxy, id, name, nranks, members, err);
+}
+
+static int on_comm_id(void *context, int forge, struct crystal_msg_comm_id *msg,
+                      const char *name, const uint32_t *members,
+                      struct crystal_error *err)
+{
+    return crystal_node_comm(context, forge, msg->id, name, msg->member_count, members,
+                             err);
+}
+
+static int make_board(struct crystal_node *node, struct crystal_error *err)
+{
+    const struct crystal_layout *layout = node->config.layout;
+    struct crystal_board_config board = {
+        .directory = node->directory.path,
+        .job_hash = layout->fingerprint,
+        .lrank_count = layout->lrank_count,
+        .mode = node->config.timed ? CRYSTAL_BOARD_TIMED : CRYSTAL_BOARD_IMMEDIATE,
+        .wire_bytes_per_s = layout->wire_bytes_per_s,
+        .wire_latency_ns = layout->wire_latency_ns,
+        .comm_capacity = COMM_CAPACITY,
+        .payload_all = layout->payload_all,
+        .graph_path = node->config.graph_path,
+    };
+
+    node->board = crystal_board_create(&board, err);
+    if (!node->board)
+        return -EIO;
+    (void)snprintf(node->board_path, sizeof node->board_path, "%s/board",
+                   node->directory.path);
+    return 0;
+}
+
+struct crystal_node *crystal_node_create(const struct crystal_node_config *config,
+                                         struct crystal_error *err)
+{
+    struct crystal_node *node = calloc(1, sizeof *node);
+    struct crystal_proxy_config proxy = {.layout = config->layout};
+
+    if (!node) {
+        (void)crystal_error_set(err, ENOMEM, "node: out of memory");
+        return NULL;
+    }
+    node->config = *config;
+    node->directory.lock_fd = -1;
+    if (config->timed) {
+        (void)crystal_error_set(err, ENOSYS,
+                                "node: the timeline is not there yet; run "
+                                "with virtual ranks that answer at once");
+        goto err_node;
+    }
+    if (config->graph_path) {
+        node->graph = crystal_graph_open(config->graph_path, err);
+        if (!node->graph)
+            goto err_node;
+    }
+    if (crystal_node_directory_create(&node->directory, err) || make_board(node, err))
+        goto err_node;
+    proxy.board = node->board;
+    proxy.graph = node->graph;
+    node->proxy = crystal_proxy_create(&proxy, err);
+    if (!node->proxy)
+        goto err_node;
+    if (config->coord)
+        crystal_client_on_comm_id(config->coord, on_comm_id, node);
+    return node;
+
+err_node:
+    crystal_node_destroy(node);
+    return NULL;
+}
+
+const char *crystal_node_board_path(const struct crystal_node *node)
+{
+    return node->board_path;
+}
+
+int crystal_node_status(struct crystal_node *node, struct crystal_error *err)
+{
+    const struct crystal_board_header *head = crystal_board_header(node->board);
+    char text[sizeof head->abort_text];
+    int result = crystal_proxy_status(node->proxy, err);
+
+    if (result || !atomic_load_explicit(&head->abort_flag, memory_order_acquire))
+        return result;
+    memcpy(text, head->abort_text, sizeof text);
+    text[sizeof text - 1] = '\0';
+    return crystal_error_set(err, ECANCELED, "%s", text);
+}
+
+void crystal_node_destroy(struct crystal_node *node)
+{
+    if (!node)
+        return;
+    if (node->config.coord && node->proxy)
+        crystal_client_on_comm_id(node->config.coord, NULL, NULL);
+    crystal_proxy_destroy(node->proxy);
+    crystal_board_destroy(node->board);
+    crystal_node_directory_remove(&node->directory);
+    crystal_graph_close(node->graph);
+    free(node);
+}
+
+/* --- run.yaml --- */
+
+static void print_quoted(FILE *out, const char *text)
+{
+    (void)putc('"', out);
+    for (const unsigned char *c = (const unsigned char *)text; *c; c++)
+        if (*c == '"' || *c == '\\')
+            fprintf(out, "\\%c", *c);
+        else if (*c < ' ' || *c == 127)
+            fprintf(out, "\\x%02x", *c);
+        else
+            (void)putc(*c, out);
+    (void)putc('"', out);
+}
+
+struct comm_printer {
+    FILE *out;
+    unsigned count;
+};
+
+static void print_comm(void *context, const struct crystal_proxy_comm_info *info)
+{
+    struct comm_printer *printer = context;
+    FILE *out = printer->out;
+
+    fprintf(out, "  \"%u\":\n    name: ", printer->count++);
+    print_quoted(out, info->name);
+    fprintf(out, "\n    id: \"%016" PRIx64 "\"\n", info->comm_id);
+    fprintf(out, "    ranks: %u\n    real: %u\n    virtual: %u\n", info->nranks,
+            info->real_count, info->nranks - info->real_count);
+    fprintf(out, "    origin: %s\n    open: %s\n",
+            info->is_forged ? "forged" : "joined", info->is_open ? "true" : "false");
+    if (info->setup_ns)
+        fprintf(out, "    setup_s: %.6f\n", (double)info->setup_ns / 1e9);
+    else
+        fprintf(out, "    setup_s: .nan\n");
+    fprintf(out, "    connections: %" PRIu64 "\n", info->connect_count);
+}
+
+static void count_comm(void *context, const struct crystal_proxy_comm_info *info)
+{
+    (void)info;
+    ++*(unsigned *)context;
+}
+
+static void print_run(struct crystal_node *node, FILE *out)
+{
+    struct crystal_board_header *head = crystal_board_header(node->board);
+    struct comm_printer printer = {.out = out};
+    struct crystal_proxy_counters counters;
+    struct crystal_error failure = {0};
+    unsigned comm_count = 0;
+
+    crystal_proxy_counters(node->proxy, &counters);
+    crystal_proxy_each(node->proxy, count_comm, &comm_count);
+    (void)crystal_node_status(node, &failure);
+    fprintf(out, "# What one run of the sandbox met; written by scrystal agent.\n");
+    fprintf(out, "version: 1\nmode: %s\nlogical_ranks: %u\nsandbox_ranks: %u\n",
+            head->mode == CRYSTAL_BOARD_TIMED ? "timed" : "immediate",
+            head->lrank_count, node->config.layout->sandbox_count);
+    fprintf(out, "wire:\n  kind: modelled\n  transport: host memory, no network\n");
+    fprintf(out,
+            "  bytes_per_s: %" PRIu64 "\n  latency_ns: %" PRIu64
+            "\n  message_overhead_ns: %" PRIu64 "\n",
+            head->wire_bytes_per_s, head->wire_latency_ns, head->message_overhead_ns);
+    fprintf(out,
+            "counters:\n  standin_ops: %" PRIu64 "\n  standin_bytes: %" PRIu64
+            "\n  late_count: %" PRIu64 "\n  late_max_ns: %" PRIu64 "\n",
+            atomic_load(&head->standin_ops), atomic_load(&head->standin_bytes),
+            atomic_load(&head->late_count), atomic_load(&head->late_max_ns));
+    fprintf(out,
+            "  dropped_connections: %" PRIu64 "\n  checkins: %" PRIu64
+            "\n  real_only_communicators: %" PRIu64 "\n",
+            counters.dropped_count, counters.checkin_count, counters.real_only_count);
+    fprintf(out, "communicators:\n  count: %u\n", comm_count);
+    crystal_proxy_each(node->proxy, print_comm, &printer);
+    fprintf(out, "failure: ");
+    print_quoted(out, failure.text);
+    (void)putc('\n', out);
+}
+
+int crystal_node_run_yaml(struct crystal_node *node, const char *path,
+                          struct crystal_error *err)
+{
+    char temporary[PATH_MAX];
+    FILE *out;
+    int fd, code = 0;
+
+    if (snprintf(temporary, sizeof temporary, "%s.tmp", path) >= (int)sizeof temporary)
+        return crystal_error_set(err, ENAMETOOLONG, "%s: path too long", path);
+    fd = open(temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
+    out = fd < 0 ? NULL : fdopen(fd, "w");
+    if (!out) {
+        code = errno;
+        if (fd >= 0)
+            (void)close(fd);
+        return crystal_error_set(err, code, "%s: %s", temporary, strerror(code));
+    }
+    print_run(node, out);
+    if (fflush(out) || fsync(fd) < 0)
+        code = errno;
+    if (fclose(out) && !code)
+        code = errno;
+    if (!code && rename(temporary, path) < 0)
+        code = errno;
+    if (!code)
+        return 0;
+    (void)unlink(temporary); /* the error is reported already */
+    return crystal_error_set(err, code, "%s: %s", path, strerror(code));
+}

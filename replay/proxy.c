@@ -1,0 +1,869 @@
+/* The bootstrap proxy's connections and its thread; see proxy.h.
+ *
+ * One listener serves every role of every virtual rank: the low 24 bits of the loopback
+ * address that a peer dialled are (role << 21 | crank), so 2 Mi ranks per communicator
+ * are possible and the number of descriptors does not grow with them. The listener is
+ * bound to the loopback device where the kernel allows it; connections to an address
+ * outside 127/8 are dropped in any case.
+ *
+ * A socket of NCCL's bootstrap begins with 12 bytes from the side that connects: the
+ * communicator's magic (8) and a type (4; 1 = bootstrap). Messages are a size (int) and
+ * that many bytes. A connection that does not begin with a magic we know is dropped.
+ */
+#include "config.h"
+
+#include "replay/proxy_internal.h"
+
+#include "runtime/log.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/random.h>
+#include <sys/resource.h>
+#include <time.h>
+#include <unistd.h>
+
+#define HANDSHAKE_BYTES   12U
+#define SOCKET_BOOTSTRAP  1     /* NCCL's ncclSocketTypeBootstrap */
+#define NEW_MAX           1024U /* strangers that have not said anything yet */
+#define DESCRIPTORS       65536U
+#define LISTEN_BACKLOG    16384
+#define EVENTS_PER_ROUND  128
+#define ACCEPTS_PER_ROUND 256
+
+uint64_t proxy_now_ns(void)
+{
+    struct timespec t;
+
+    (void)clock_gettime(CLOCK_MONOTONIC, &t); /* cannot fail */
+    return (uint64_t)t.tv_sec * 1000000000U + (uint64_t)t.tv_nsec;
+}
+
+/* --- addresses --- */
+
+static struct sockaddr_in own_address(uint16_t tcp_port, uint32_t port, uint32_t crank)
+{
+    struct sockaddr_in in = {.sin_family = AF_INET, .sin_port = htons(tcp_port)};
+
+    in.sin_addr.s_addr = htonl(0x7f000000U | port << PROXY_PORT_SHIFT | crank);
+    return in;
+}
+
+void proxy_address(const struct crystal_proxy *proxy, enum proxy_port port,
+                   uint32_t crank, uint8_t ret[PROXY_ADDRESS_BYTES])
+{
+    struct sockaddr_in in = own_address(proxy->tcp_port, port, crank);
+
+    memset(ret, 0, PROXY_ADDRESS_BYTES);
+    memcpy(ret, &in, sizeof in);
+}
+
+/* Length for connect(), 0 for a family that is none of NCCL's. */
+static socklen_t address_length(const uint8_t address[PROXY_ADDRESS_BYTES])
+{
+    sa_family_t family;
+
+    memcpy(&family, address + offsetof(struct sockaddr, sa_family), sizeof family);
+    if (family == AF_INET)
+        return sizeof(struct sockaddr_in);
+    return family == AF_INET6 ? sizeof(struct sockaddr_in6) : 0;
+}
+
+bool proxy_address_is_usable(const uint8_t address[PROXY_ADDRESS_BYTES])
+{
+    in_port_t port;
+
+    memcpy(&port, address + offsetof(struct sockaddr_in, sin_port), sizeof port);
+    return address_length(address) && port;
+}
+
+const char *proxy_address_text(const uint8_t address[PROXY_ADDRESS_BYTES], char *text,
+                               size_t text_bytes)
+{
+    char host[INET6_ADDRSTRLEN] = "?";
+    in_port_t port;
+
+    if (address_length(address) == sizeof(struct sockaddr_in))
+        (void)inet_ntop(AF_INET, address + offsetof(struct sockaddr_in, sin_addr), host,
+                        sizeof host);
+    else if (address_length(address))
+        (void)inet_ntop(AF_INET6, address + offsetof(struct sockaddr_in6, sin6_addr),
+                        host, sizeof host);
+    memcpy(&port, address + offsetof(struct sockaddr_in, sin_port), sizeof port);
+    (void)snprintf(text, text_bytes, "%s port %u", host, ntohs(port));
+    return text;
+}
+
+/* --- bytes --- */
+
+static bool bytes_reserve(struct proxy_bytes *b, size_t count)
+{
+    size_t used = b->end - b->begin, capacity = b->capacity ? b->capacity : 512;
+    uint8_t *data;
+
+    if (b->capacity - b->end >= count)
+        return true;
+    if (b->begin) {
+        memmove(b->data, b->data + b->begin, used);
+        b->begin = 0;
+        b->end = used;
+    }
+    while (capacity - used < count)
+        capacity *= 2;
+    if (capacity == b->capacity)
+        return true;
+    data = realloc(b->data, capacity);
+    if (!data)
+        return false;
+    b->data = data;
+    b->capacity = capacity;
+    return true;
+}
+
+static void bytes_free(struct proxy_bytes *b)
+{
+    free(b->data);
+    memset(b, 0, sizeof *b);
+}
+
+/* --- connections --- */
+
+static struct proxy_conn *conn_create(struct crystal_proxy *proxy, int fd,
+                                      enum proxy_conn_kind kind, uint32_t events)
+{
+    struct proxy_conn *conn = calloc(1, sizeof *conn);
+    struct epoll_event event = {.events = events, .data.ptr = conn};
+
+    if (!conn)
+        return NULL;
+    conn->proxy = proxy;
+    conn->fd = fd;
+    conn->kind = kind;
+    conn->events = events;
+    if (fd >= 0 && epoll_ctl(proxy->epoll_fd, EPOLL_CTL_ADD, fd, &event) < 0) {
+        free(conn);
+        return NULL;
+    }
+    conn->prev = proxy->last;
+    if (proxy->last)
+        proxy->last->next = conn;
+    else
+        proxy->first = conn;
+    proxy->last = conn;
+    return conn;
+}
+
+void proxy_conn_close(struct proxy_conn *conn)
+{
+    struct crystal_proxy *proxy = conn->proxy;
+
+    if (conn->is_dead)
+        return;
+    conn->is_dead = true;
+    if (conn->fd >= 0)
+        (void)close(conn->fd); /* leaves epoll with it */
+    conn->fd = -1;
+    bytes_free(&conn->in);
+    bytes_free(&conn->out);
+    if (conn->kind == PROXY_CONN_NEW)
+        proxy->new_count--;
+    if (conn->is_parked)
+        conn->comm->parked_count--;
+    if (conn->link && conn->link->conn == conn)
+        conn->link->conn = NULL;
+    if (conn->prev)
+        conn->prev->next = conn->next;
+    else
+        proxy->first = conn->next;
+    if (conn->next)
+        conn->next->prev = conn->prev;
+    else
+        proxy->last = conn->prev;
+    conn->next = proxy->dead;
+    proxy->dead = conn;
+    if (conn->kind == PROXY_CONN_ATROOT)
+        proxy_root_left(conn->comm);
+}
+
+static void bury(struct crystal_proxy *proxy)
+{
+    while (proxy->dead) {
+        struct proxy_conn *conn = proxy->dead;
+
+        proxy->dead = conn->next;
+        free(conn);
+    }
+}
+
+static void conn_watch(struct proxy_conn *conn, uint32_t events)
+{
+    struct epoll_event event = {.events = events, .data.ptr = conn};
+
+    if (conn->fd < 0 || conn->events == events)
+        return;
+    conn->events = events;
+    (void)epoll_ctl(conn->proxy->epoll_fd, EPOLL_CTL_MOD, conn->fd,
+                    &event); /* the descriptor is in it */
+}
+
+bool proxy_conn_put(struct proxy_conn *conn, const void *bytes, size_t count)
+{
+    if (conn->is_dead)
+        return false;
+    if (!bytes_reserve(&conn->out, count)) {
+        proxy_comm_fail(conn->comm, "out of memory");
+        return false;
+    }
+    if (count)
+        memcpy(conn->out.data + conn->out.end, bytes, count);
+    conn->out.end += count;
+    return true;
+}
+
+bool proxy_conn_put_handshake(struct proxy_conn *conn)
+{
+    int32_t type = SOCKET_BOOTSTRAP;
+
+    return proxy_conn_put(conn, &conn->comm->magic, sizeof conn->comm->magic) &&
+           proxy_conn_put(conn, &type, sizeof type);
+}
+
+bool proxy_conn_put_frame(struct proxy_conn *conn, const void *bytes, uint32_t count)
+{
+    return proxy_conn_put(conn, &count, sizeof count) &&
+           proxy_conn_put(conn, bytes, count);
+}
+
+static void conn_broke(struct proxy_conn *conn, int code)
+{
+    struct proxy_comm *comm = conn->comm;
+
+    switch (conn->kind) {
+    case PROXY_CONN_LINK:
+        proxy_link_eof(conn);
+        return;
+    case PROXY_CONN_ATROOT:
+        if (conn->out.begin != conn->out.end || conn->connecting)
+            proxy_comm_fail(comm,
+                            "cannot check virtual rank %u in at the root of real rank "
+                            "0: %s; see that rank's log",
+                            conn->crank, strerror(code));
+        break;
+    case PROXY_CONN_PEER:
+        if (conn->in.begin != conn->in.end && !conn->is_parked && code == ECONNRESET &&
+            proxy_connect_is_early(conn)) {
+            conn->is_parked = true; /* proxy_connect_retry reads it */
+            comm->parked_count++;
+            conn_watch(conn, 0);
+            return;
+        }
+        break;
+    case PROXY_CONN_ONCE:
+        proxy_comm_fail(comm, "a real rank does not answer: %s; see the ranks' logs",
+                        strerror(code));
+        break;
+    default: /* a stranger, or a peer that has nothing more to say */
+        break;
+    }
+    proxy_conn_close(conn);
+}
+
+/* Sends what is queued; links make more as long as the socket takes it. */
+void proxy_conn_flush(struct proxy_conn *conn)
+{
+    for (;;) {
+        ssize_t sent;
+
+        if (conn->is_dead || conn->connecting)
+            return;
+        if (conn->kind == PROXY_CONN_LINK)
+            proxy_link_fill(conn->comm, conn->link);
+        if (conn->is_dead || conn->out.begin == conn->out.end)
+            break;
+        if (conn->fd < 0)
+            return;
+        sent = send(conn->fd, conn->out.data + conn->out.begin,
+                    conn->out.end - conn->out.begin, MSG_DONTWAIT | MSG_NOSIGNAL);
+        if (sent < 0 && errno == EINTR)
+            continue;
+        if (sent < 0 && errno == EAGAIN) {
+            conn_watch(conn, EPOLLIN | EPOLLOUT);
+            return;
+        }
+        if (sent < 0) {
+            conn_broke(conn, errno);
+            return;
+        }
+        conn->proxy->counters.bytes_out += (uint64_t)sent;
+        conn->out.begin += (size_t)sent;
+        if (conn->out.begin == conn->out.end)
+            conn->out.begin = conn->out.end = 0;
+    }
+    if (conn->is_dead)
+        return;
+    if (conn->close_when_sent)
+        proxy_conn_close(conn);
+    else if (!conn->is_parked)
+        conn_watch(conn, EPOLLIN);
+}
+
+struct proxy_conn *proxy_dial(struct proxy_comm *comm, enum proxy_conn_kind kind,
+                              const uint8_t address[PROXY_ADDRESS_BYTES])
+{
+    struct sockaddr_storage to;
+    struct proxy_conn *conn;
+    char text[80];
+    int one = 1, fd, code = 0;
+
+    memset(&to, 0, sizeof to);
+    memcpy(&to, address, PROXY_ADDRESS_BYTES);
+    fd = socket(to.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (fd < 0) {
+        proxy_comm_fail(comm, "cannot make a socket: %s", strerror(errno));
+        return NULL;
+    }
+    (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one); /* a hint */
+    if (connect(fd, (const struct sockaddr *)&to, address_length(address)) < 0)
+        code = errno;
+    if (code && code != EINPROGRESS) {
+        (void)close(fd);
+        proxy_comm_fail(comm, "cannot connect to %s: %s; see the ranks' logs",
+                        proxy_address_text(address, text, sizeof text), strerror(code));
+        return NULL;
+    }
+    conn = conn_create(comm->proxy, fd, kind, EPOLLIN | EPOLLOUT);
+    if (!conn) {
+        (void)close(fd);
+        proxy_comm_fail(comm, "out of memory");
+        return NULL;
+    }
+    conn->comm = comm;
+    conn->connecting = code != 0;
+    conn->close_when_sent = kind == PROXY_CONN_ONCE;
+    return conn;
+}
+
+size_t proxy_conn_input(const struct proxy_conn *conn, const uint8_t **ret_bytes)
+{
+    *ret_bytes = conn->in.data ? conn->in.data + conn->in.begin : NULL;
+    return conn->is_dead ? 0 : conn->in.end - conn->in.begin;
+}
+
+void proxy_conn_consume(struct proxy_conn *conn, size_t count)
+{
+    if (conn->is_dead)
+        return;
+    conn->in.begin += count;
+    if (conn->in.begin == conn->in.end)
+        conn->in.begin = conn->in.end = 0;
+}
+
+/* --- what comes in --- */
+
+static void drop(struct proxy_conn *conn)
+{
+    conn->proxy->counters.dropped_count++;
+    proxy_conn_close(conn);
+}
+
+/* A stranger becomes somebody: the magic names the communicator, the address it dialled
+ * names the role. */
+static void handshake(struct proxy_conn *conn)
+{
+    const uint8_t *bytes;
+    struct proxy_comm *comm;
+    struct proxy_link *link = NULL;
+    uint32_t before;
+
+    if (proxy_conn_input(conn, &bytes) < HANDSHAKE_BYTES)
+        return;
+    comm = proxy_comm_find(conn->proxy, proxy_get_u64(bytes, 0));
+    if (!comm || proxy_get_i32(bytes, 8) != SOCKET_BOOTSTRAP) {
+        drop(conn);
+        return;
+    }
+    if (conn->port == PROXY_PORT_ROOT ? !comm->is_forged
+                                      : !proxy_comm_is_virtual(comm, conn->crank)) {
+        drop(conn);
+        return;
+    }
+    if (conn->port == PROXY_PORT_RING) {
+        before = (conn->crank + comm->nranks - 1) % comm->nranks;
+        link = proxy_comm_link(comm, proxy_comm_real(comm, before), true);
+        if (!link || link->conn || link->is_closed) {
+            drop(conn);
+            return;
+        }
+    }
+    proxy_conn_consume(conn, HANDSHAKE_BYTES);
+    conn->proxy->new_count--;
+    conn->comm = comm;
+    if (!comm->begin_ns)
+        comm->begin_ns = proxy_now_ns();
+    switch (conn->port) {
+    case PROXY_PORT_ROOT:
+        conn->kind = PROXY_CONN_CHECKIN;
+        break;
+    case PROXY_PORT_ANSWER:
+        conn->kind = PROXY_CONN_ANSWER;
+        break;
+    case PROXY_PORT_PEER:
+        conn->kind = PROXY_CONN_PEER;
+        break;
+    default:
+        conn->kind = PROXY_CONN_LINK;
+        proxy_link_open(comm, link, conn);
+        break;
+    }
+}
+
+void proxy_conn_handle(struct proxy_conn *conn)
+{
+    if (conn->kind == PROXY_CONN_NEW)
+        handshake(conn);
+    if (conn->is_dead)
+        return;
+    switch (conn->kind) {
+    case PROXY_CONN_CHECKIN:
+        proxy_root_checkin(conn);
+        break;
+    case PROXY_CONN_ANSWER:
+        proxy_root_answer(conn);
+        break;
+    case PROXY_CONN_LINK:
+        proxy_link_read(conn);
+        break;
+    case PROXY_CONN_PEER:
+        proxy_connect_read(conn);
+        break;
+    default: /* those who only listen to us say nothing */
+        break;
+    }
+}
+
+static void conn_read(struct proxy_conn *conn)
+{
+    for (int round = 0; round < 16 && !conn->is_dead; round++) {
+        size_t used = conn->in.end - conn->in.begin;
+        size_t room = conn->kind == PROXY_CONN_LINK ? PROXY_INPUT_MAX : 4096;
+        ssize_t got;
+
+        if (used >= PROXY_INPUT_MAX) { /* no message is that long */
+            drop(conn);
+            return;
+        }
+        if (room > PROXY_INPUT_MAX - used)
+            room = PROXY_INPUT_MAX - used;
+        if (!bytes_reserve(&conn->in, room)) {
+            drop(conn);
+            return;
+        }
+        got = recv(conn->fd, conn->in.data + conn->in.end, room, MSG_DONTWAIT);
+        if (got < 0 && errno == EINTR)
+            continue;
+        if (got < 0 && errno == EAGAIN)
+            return;
+        if (got <= 0) {
+            conn_broke(conn, got < 0 ? errno : ECONNRESET);
+            return;
+        }
+        conn->proxy->counters.bytes_in += (uint64_t)got;
+        conn->in.end += (size_t)got;
+        proxy_conn_handle(conn);
+    }
+}
+
+static void proxy_fail(struct crystal_proxy *proxy, int code, const char *what)
+{
+    if (!proxy->failure.code)
+        (void)crystal_error_set(&proxy->failure, code, "bootstrap proxy: %s: %s", what,
+                                strerror(code));
+    crystal_board_abort(proxy->board, "%s", proxy->failure.text);
+}
+
+static void stranger(struct crystal_proxy *proxy, int fd)
+{
+    struct sockaddr_in local;
+    socklen_t bytes = sizeof local;
+    struct proxy_conn *conn;
+    uint32_t address;
+    int one = 1;
+
+    memset(&local, 0, sizeof local);
+    if (getsockname(fd, (struct sockaddr *)&local, &bytes) < 0 ||
+        local.sin_family != AF_INET || ntohl(local.sin_addr.s_addr) >> 24 != 127) {
+        (void)close(fd);
+        proxy->counters.dropped_count++;
+        return;
+    }
+    (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one); /* a hint */
+    conn = conn_create(proxy, fd, PROXY_CONN_NEW, EPOLLIN);
+    if (!conn) {
+        (void)close(fd);
+        proxy->counters.dropped_count++;
+        return;
+    }
+    address = ntohl(local.sin_addr.s_addr) & 0xffffff;
+    conn->port = address >> PROXY_PORT_SHIFT;
+    conn->crank = address & PROXY_CRANK_MAX;
+    if (++proxy->new_count > NEW_MAX)
+        for (struct proxy_conn *old = proxy->first; old; old = old->next)
+            if (old->kind == PROXY_CONN_NEW) {
+                drop(old);
+                break;
+            }
+    if (conn->is_dead)
+        return;
+    if (conn->port < PROXY_PORT_ROOT || conn->port > PROXY_PORT_PEER) {
+        drop(conn);
+        return;
+    }
+    conn_read(conn); /* the handshake is usually there already */
+    if (!conn->is_dead)
+        proxy_conn_flush(conn);
+}
+
+static void accept_some(struct proxy_conn *listener)
+{
+    struct crystal_proxy *proxy = listener->proxy;
+
+    for (int i = 0; i < ACCEPTS_PER_ROUND; i++) {
+        int fd = accept4(listener->fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+
+        if (fd >= 0) {
+            stranger(proxy, fd);
+            continue;
+        }
+        if (errno == EAGAIN)
+            return;
+        if (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS) {
+            proxy_fail(proxy, errno,
+                       "cannot accept a connection; raise the limit of open files");
+            conn_watch(listener, 0);
+            return;
+        }
+    }
+}
+
+static void connected(struct proxy_conn *conn)
+{
+    int code = 0;
+    socklen_t bytes = sizeof code;
+
+    if (getsockopt(conn->fd, SOL_SOCKET, SO_ERROR, &code, &bytes) < 0)
+        code = errno;
+    if (code) {
+        conn_broke(conn, code);
+        return;
+    }
+    conn->connecting = false;
+}
+
+static void dispatch(struct proxy_conn *conn, uint32_t events)
+{
+    uint64_t count;
+
+    if (conn->is_dead)
+        return;
+    if (conn->kind == PROXY_CONN_LISTEN) {
+        accept_some(conn);
+        return;
+    }
+    if (conn->kind == PROXY_CONN_WAKE) {
+        (void)!read(conn->fd, &count, sizeof count); /* only to make it quiet */
+        return;
+    }
+    if (conn->connecting && events & (EPOLLOUT | EPOLLERR | EPOLLHUP))
+        connected(conn);
+    if (!conn->is_dead && !conn->connecting && events & (EPOLLIN | EPOLLERR | EPOLLHUP))
+        conn_read(conn);
+    if (!conn->is_dead)
+        proxy_conn_flush(conn);
+}
+
+static void *run(void *argument)
+{
+    struct crystal_proxy *proxy = argument;
+    struct epoll_event events[EVENTS_PER_ROUND];
+
+    (void)pthread_mutex_lock(&proxy->lock); /* cannot fail: not recursive, ours */
+    while (!proxy->is_stopping) {
+        int count;
+
+        bury(proxy);
+        (void)pthread_mutex_unlock(&proxy->lock);
+        count = epoll_wait(proxy->epoll_fd, events, EVENTS_PER_ROUND, -1);
+        (void)pthread_mutex_lock(&proxy->lock);
+        if (count < 0 && errno != EINTR) {
+            proxy_fail(proxy, errno, "cannot wait for events");
+            break;
+        }
+        for (int i = 0; i < count; i++)
+            dispatch(events[i].data.ptr, events[i].events);
+    }
+    (void)pthread_mutex_unlock(&proxy->lock);
+    return NULL;
+}
+
+/* --- create and destroy --- */
+
+/* Each communicator keeps two sockets per run of real ranks open. */
+static void raise_descriptor_limit(void)
+{
+    struct rlimit limit;
+
+    if (getrlimit(RLIMIT_NOFILE, &limit) < 0 || limit.rlim_cur >= DESCRIPTORS)
+        return;
+    limit.rlim_cur = limit.rlim_max < DESCRIPTORS ? limit.rlim_max : DESCRIPTORS;
+    (void)setrlimit(RLIMIT_NOFILE, &limit); /* what we have may be enough */
+}
+
+static int listener_open(struct crystal_proxy *proxy, struct crystal_error *err)
+{
+    struct sockaddr_in any = {.sin_family = AF_INET};
+    socklen_t bytes = sizeof any;
+    struct sockaddr_in probe;
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    int test = -1, code;
+
+    if (fd < 0)
+        return crystal_error_set(
+            err, errno, "bootstrap proxy: cannot make a socket: %s", strerror(errno));
+    (void)setsockopt(fd, SOL_SOCKET, SO_BINDTODEVICE, "lo",
+                     sizeof "lo"); /* else the address is checked at accept */
+    any.sin_addr.s_addr = htonl(INADDR_ANY);
+    if (bind(fd, (struct sockaddr *)&any, sizeof any) < 0 ||
+        listen(fd, LISTEN_BACKLOG) < 0 ||
+        getsockname(fd, (struct sockaddr *)&any, &bytes) < 0) {
+        code = errno;
+        (void)close(fd);
+        return crystal_error_set(err, code, "bootstrap proxy: cannot listen: %s",
+                                 strerror(code));
+    }
+    proxy->tcp_port = ntohs(any.sin_port);
+    probe = own_address(proxy->tcp_port, PROXY_PORT_PEER, PROXY_CRANK_MAX);
+    test = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (test < 0 || connect(test, (struct sockaddr *)&probe, sizeof probe) < 0) {
+        code = errno;
+        if (test >= 0)
+            (void)close(test);
+        (void)close(fd);
+        return crystal_error_set(err, code,
+                                 "bootstrap proxy: the loopback address of a virtual "
+                                 "rank does not work: %s; give the loopback device "
+                                 "127.0.0.1/8",
+                                 strerror(code));
+    }
+    (void)close(test);
+    if (!conn_create(proxy, fd, PROXY_CONN_LISTEN, EPOLLIN)) {
+        (void)close(fd);
+        return crystal_error_set(err, ENOMEM, "bootstrap proxy: out of memory");
+    }
+    return 0;
+}
+
+static int wake_open(struct crystal_proxy *proxy, struct crystal_error *err)
+{
+    int fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+
+    if (fd < 0 || !conn_create(proxy, fd, PROXY_CONN_WAKE, EPOLLIN)) {
+        int code = fd < 0 ? errno : ENOMEM;
+
+        if (fd >= 0)
+            (void)close(fd);
+        return crystal_error_set(err, code, "bootstrap proxy: cannot make an event: %s",
+                                 strerror(code));
+    }
+    return 0;
+}
+
+struct crystal_proxy *crystal_proxy_create(const struct crystal_proxy_config *config,
+                                           struct crystal_error *err)
+{
+    struct crystal_proxy *proxy = calloc(1, sizeof *proxy);
+    int code;
+
+    if (!proxy) {
+        (void)crystal_error_set(err, ENOMEM, "bootstrap proxy: out of memory");
+        return NULL;
+    }
+    proxy->board = config->board;
+    proxy->layout = config->layout;
+    proxy->graph = config->graph;
+    proxy->comms_end = &proxy->comms;
+    (void)pthread_mutex_init(&proxy->lock, NULL); /* cannot fail on Linux */
+    raise_descriptor_limit();
+    proxy->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
+    if (proxy->epoll_fd < 0) {
+        (void)crystal_error_set(err, errno, "bootstrap proxy: cannot watch sockets: %s",
+                                strerror(errno));
+        goto err_proxy;
+    }
+    if (wake_open(proxy, err) || listener_open(proxy, err))
+        goto err_proxy;
+    code = pthread_create(&proxy->thread, NULL, run, proxy);
+    if (code) {
+        (void)crystal_error_set(err, code, "bootstrap proxy: cannot make a thread: %s",
+                                strerror(code));
+        goto err_proxy;
+    }
+    proxy->has_thread = true;
+    return proxy;
+
+err_proxy:
+    crystal_proxy_destroy(proxy);
+    return NULL;
+}
+
+static void stop_thread(struct crystal_proxy *proxy)
+{
+    uint64_t one = 1;
+
+    (void)pthread_mutex_lock(&proxy->lock);
+    proxy->is_stopping = true;
+    for (struct proxy_conn *conn = proxy->first; conn; conn = conn->next)
+        if (conn->kind == PROXY_CONN_WAKE)
+            (void)!write(conn->fd, &one, sizeof one); /* its counter cannot be full */
+    (void)pthread_mutex_unlock(&proxy->lock);
+    (void)pthread_join(proxy->thread, NULL); /* it is there */
+}
+
+void crystal_proxy_destroy(struct crystal_proxy *proxy)
+{
+    if (!proxy)
+        return;
+    if (proxy->has_thread)
+        stop_thread(proxy);
+    proxy->is_stopping = true;
+    while (proxy->first)
+        proxy_conn_close(proxy->first);
+    bury(proxy);
+    while (proxy->comms) {
+        struct proxy_comm *comm = proxy->comms;
+
+        proxy->comms = comm->next;
+        proxy_comm_destroy(comm);
+    }
+    if (proxy->epoll_fd >= 0)
+        (void)close(proxy->epoll_fd);
+    (void)pthread_mutex_destroy(&proxy->lock);
+    free(proxy);
+}
+
+/* --- what the node asks --- */
+
+int crystal_proxy_forge(struct crystal_proxy *proxy, const char *name, uint32_t nranks,
+                        const uint32_t *members, uint8_t ret_id[NCCL_UNIQUE_ID_BYTES],
+                        struct crystal_error *err)
+{
+    uint8_t id[NCCL_UNIQUE_ID_BYTES] = {0};
+    struct crystal_error own = {0};
+    struct proxy_comm *comm;
+
+    if (getrandom(id, sizeof(uint64_t), 0) != sizeof(uint64_t))
+        return crystal_error_set(err, errno, "communicator '%s': no random number: %s",
+                                 name, strerror(errno));
+    proxy_address(proxy, PROXY_PORT_ROOT, 0, id + sizeof(uint64_t));
+    (void)pthread_mutex_lock(&proxy->lock);
+    comm = proxy_comm_create(proxy, name, nranks, members, id, true, &own);
+    (void)pthread_mutex_unlock(&proxy->lock);
+    if (!comm)
+        return crystal_error_set(err, own.code, "%s", own.text);
+    memcpy(ret_id, id, sizeof id);
+    return 0;
+}
+
+static uint32_t count_real(const struct crystal_proxy *proxy, uint32_t nranks,
+                           const uint32_t *members)
+{
+    uint32_t count = 0;
+
+    for (uint32_t i = 0; i < nranks; i++)
+        if (crystal_layout_is_sandbox(proxy->layout, members[i]))
+            count++;
+    return count;
+}
+
+int crystal_proxy_join(struct crystal_proxy *proxy,
+                       const uint8_t id[NCCL_UNIQUE_ID_BYTES], const char *name,
+                       uint32_t nranks, const uint32_t *members,
+                       struct crystal_error *err)
+{
+    struct crystal_error own = {0};
+    struct proxy_comm *comm;
+    uint32_t real_count = count_real(proxy, nranks, members);
+    int result = 0;
+
+    (void)pthread_mutex_lock(&proxy->lock);
+    for (comm = proxy->comms; comm; comm = comm->next)
+        if (memcmp(comm->id, id, NCCL_UNIQUE_ID_BYTES) == 0)
+            goto out;
+    if (real_count == nranks)
+        proxy->counters.real_only_count++;
+    if (real_count == nranks || real_count == 0)
+        goto out;
+    if (!proxy_address_is_usable(id + sizeof(uint64_t))) {
+        result = crystal_error_set(err, EINVAL,
+                                   "communicator '%s': its id holds no address of a "
+                                   "root; make it with ncclGetUniqueId",
+                                   name);
+        goto out;
+    }
+    comm = proxy_comm_create(proxy, name, nranks, members, id, false, &own);
+    if (comm)
+        proxy_root_pump(comm);
+    else
+        result = crystal_error_set(err, own.code, "%s", own.text);
+out:
+    (void)pthread_mutex_unlock(&proxy->lock);
+    return result;
+}
+
+int crystal_proxy_status(struct crystal_proxy *proxy, struct crystal_error *err)
+{
+    int result = 0;
+
+    (void)pthread_mutex_lock(&proxy->lock);
+    if (proxy->failure.code)
+        result = crystal_error_set(err, proxy->failure.code, "%s", proxy->failure.text);
+    (void)pthread_mutex_unlock(&proxy->lock);
+    return result;
+}
+
+void crystal_proxy_counters(struct crystal_proxy *proxy,
+                            struct crystal_proxy_counters *ret)
+{
+    (void)pthread_mutex_lock(&proxy->lock);
+    *ret = proxy->counters;
+    (void)pthread_mutex_unlock(&proxy->lock);
+}
+
+void crystal_proxy_each(struct crystal_proxy *proxy,
+                        void (*fn)(void *context,
+                                   const struct crystal_proxy_comm_info *info),
+                        void *context)
+{
+    (void)pthread_mutex_lock(&proxy->lock);
+    for (struct proxy_comm *comm = proxy->comms; comm; comm = comm->next) {
+        struct crystal_proxy_comm_info info = {
+            .name = comm->name,
+            .comm_id = comm->comm_id,
+            .nranks = comm->nranks,
+            .real_count = comm->real_count,
+            .is_forged = comm->is_forged,
+            .is_open = comm->is_open,
+            .setup_ns = comm->setup_ns,
+            .connect_count = comm->connect_count,
+        };
+
+        fn(context, &info);
+    }
+    (void)pthread_mutex_unlock(&proxy->lock);
+}

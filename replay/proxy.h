@@ -1,0 +1,82 @@
+/* The bootstrap proxy: one thread of the node's service that answers NCCL's bootstrap
+ * for every virtual member of any number of communicators at once.
+ *
+ * A communicator becomes known in one of two ways. forge: its crank 0 is virtual, the
+ * proxy makes the unique id, which points at the proxy, and plays the root. join: a
+ * real crank 0 made the id, the proxy checks in at that root once for every virtual
+ * rank. From then on the proxy takes part in the ring of all-gathers wherever a virtual
+ * rank stands next to a real one, answers the exchange of connection handles, and
+ * forgets the communicator when its real members have closed it.
+ *
+ * All virtual ranks have addresses 127.x.y.z of this machine behind one port; role and
+ * crank stand in the address, the communicator in the magic of NCCL's socket handshake.
+ * All functions are thread-safe.
+ */
+#ifndef CRYSTAL_PROXY_H
+#define CRYSTAL_PROXY_H
+
+#include "replay/board.h"
+#include "runtime/error.h"
+#include "runtime/graph.h"
+#include "runtime/layout.h"
+
+#include <stdint.h>
+
+struct crystal_proxy;
+
+struct crystal_proxy_config {
+    struct crystal_board *board;         /* borrowed until destroy */
+    const struct crystal_layout *layout; /* borrowed: N, ranks per node, sandbox */
+    const struct crystal_graph *graph;   /* borrowed; NULL where there is none */
+};
+
+/* Listens and starts the thread. NULL on failure. */
+struct crystal_proxy *crystal_proxy_create(const struct crystal_proxy_config *config,
+                                           struct crystal_error *err);
+/* Closes every connection and ends the thread. NULL is fine. */
+void crystal_proxy_destroy(struct crystal_proxy *proxy);
+
+/* Makes the id of a communicator and answers for its virtual members from now on; its
+ * entry is on the board when this returns. members[crank] = lrank. */
+int crystal_proxy_forge(struct crystal_proxy *proxy, const char *name, uint32_t nranks,
+                        const uint32_t *members, uint8_t ret_id[NCCL_UNIQUE_ID_BYTES],
+                        struct crystal_error *err);
+/* The same for an id that a real crank 0 made. An id that is known already (forged here
+ * or told before) is fine and changes nothing; a communicator without virtual or
+ * without real members is counted and otherwise left alone. */
+int crystal_proxy_join(struct crystal_proxy *proxy,
+                       const uint8_t id[NCCL_UNIQUE_ID_BYTES], const char *name,
+                       uint32_t nranks, const uint32_t *members,
+                       struct crystal_error *err);
+
+/* The first failure since create, 0 if none. A failure also aborts the board. */
+int crystal_proxy_status(struct crystal_proxy *proxy, struct crystal_error *err);
+
+struct crystal_proxy_counters {
+    uint64_t real_only_count; /* communicators without a virtual member */
+    uint64_t dropped_count;   /* connections with a wrong magic, type or address */
+    uint64_t checkin_count;   /* virtual ranks checked in at real roots */
+    uint64_t bytes_in;
+    uint64_t bytes_out;
+};
+void crystal_proxy_counters(struct crystal_proxy *proxy,
+                            struct crystal_proxy_counters *ret);
+
+struct crystal_proxy_comm_info {
+    const char *name; /* borrowed during the call */
+    uint64_t comm_id;
+    uint32_t nranks;
+    uint32_t real_count;
+    int is_forged;
+    int is_open;       /* some real member has not closed it */
+    uint64_t setup_ns; /* first connection until the bootstrap was complete; 0 = not */
+    uint64_t connect_count; /* handles exchanged with virtual peers */
+};
+/* Calls fn for every communicator with a virtual member, in the order in which they
+ * became known. fn must not call the proxy. */
+void crystal_proxy_each(struct crystal_proxy *proxy,
+                        void (*fn)(void *context,
+                                   const struct crystal_proxy_comm_info *info),
+                        void *context);
+
+#endif

@@ -1,0 +1,501 @@
+/* One communicator of the bootstrap proxy: who is real, where the ring passes from real
+ * to virtual ranks, and which real rank is the template of each virtual one.
+ *
+ * A template has to be known in time. In step s of an all-gather every rank passes on
+ * the slices at ring distance s from it, so the slice of a real rank reaches us in the
+ * step that is its distance from the nearer end of its run of real ranks (its reach),
+ * and a virtual rank's slice is wanted first in the step that is its distance from the
+ * nearest real rank, less one. With reach <= that step for every template, no step of
+ * any run waits for a later one of another. The ends of a run have reach 0, so there is
+ * always a template; the preferred one is the real rank with the same local rank that
+ * has the smallest reach.
+ */
+#include "config.h"
+
+#include "replay/proxy_internal.h"
+
+#include "runtime/log.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static uint32_t node_of(const struct proxy_comm *comm, uint32_t crank)
+{
+    return comm->members[crank] / comm->proxy->layout->ranks_per_node;
+}
+
+/* Crank of the template of a virtual rank. */
+static uint32_t template_of(const struct proxy_comm *comm, uint32_t crank)
+{
+    return comm->reals[comm->templates[crank]].crank;
+}
+
+static uint32_t local_of(const struct proxy_comm *comm, uint32_t crank)
+{
+    return comm->members[crank] % comm->proxy->layout->ranks_per_node;
+}
+
+bool proxy_comm_is_virtual(const struct proxy_comm *comm, uint32_t crank)
+{
+    return comm->is_open && crank < comm->nranks && !comm->is_real[crank];
+}
+
+uint32_t proxy_comm_real(const struct proxy_comm *comm, uint32_t crank)
+{
+    if (!comm->is_open || crank >= comm->nranks || !comm->is_real[crank])
+        return PROXY_NONE;
+    return comm->templates[crank];
+}
+
+struct proxy_comm *proxy_comm_find(struct crystal_proxy *proxy, uint64_t magic)
+{
+    struct proxy_comm *comm = proxy->comms;
+
+    while (comm && (comm->magic != magic || !comm->is_open || comm->is_failed))
+        comm = comm->next;
+    return comm;
+}
+
+struct proxy_link *proxy_comm_link(struct proxy_comm *comm, uint32_t real, bool is_next)
+{
+    for (uint32_t i = 0; real != PROXY_NONE && i < comm->link_count; i++)
+        if (comm->links[i].real == real && comm->links[i].is_next == is_next)
+            return &comm->links[i];
+    return NULL;
+}
+
+/* --- create --- */
+
+static int compare_lranks(const void *a, const void *b, void *members)
+{
+    const uint32_t *lranks = members;
+    uint32_t x = lranks[*(const uint32_t *)a], y = lranks[*(const uint32_t *)b];
+
+    return x < y ? -1 : x > y;
+}
+
+/* Copies the members and finds the real ones. */
+static int take_members(struct proxy_comm *comm, const uint32_t *members,
+                        struct crystal_error *err)
+{
+    const struct crystal_layout *layout = comm->proxy->layout;
+    bool ascending = true;
+    uint32_t twice;
+
+    for (uint32_t i = 0; i < comm->nranks; i++) {
+        if (members[i] >= layout->lrank_count)
+            return crystal_error_set(
+                err, EINVAL, "communicator '%s': member %u of a job of %u ranks",
+                comm->name, members[i], layout->lrank_count);
+        comm->members[i] = members[i];
+        comm->order[i] = i;
+        if (i && members[i] <= members[i - 1])
+            ascending = false;
+        if (crystal_layout_is_sandbox(layout, members[i])) {
+            comm->is_real[i] = 1;
+            comm->real_count++;
+        }
+    }
+    comm->members_hash = crystal_nccl_hash(members, 4 * (size_t)comm->nranks);
+    if (ascending)
+        return 0;
+    qsort_r(comm->order, comm->nranks, sizeof *comm->order, compare_lranks,
+            comm->members);
+    for (uint32_t i = 1; i < comm->nranks; i++) {
+        twice = comm->members[comm->order[i]];
+        if (twice == comm->members[comm->order[i - 1]])
+            return crystal_error_set(err, EINVAL,
+                                     "communicator '%s': member %u stands in it twice",
+                                     comm->name, twice);
+    }
+    return 0;
+}
+
+/* Real members in crank order, each with its distance from the nearer end of its run,
+ * and the links at the ends. Some member is virtual. */
+static void find_runs(struct proxy_comm *comm)
+{
+    uint32_t n = comm->nranks, real = 0, first_virtual = 0, begin;
+
+    for (uint32_t i = 0; i < n; i++)
+        if (comm->is_real[i]) {
+            comm->templates[i] = real;
+            comm->reals[real++].crank = i;
+        }
+    while (comm->is_real[first_virtual])
+        first_virtual++;
+    for (uint32_t i = 1; i < n; i++) {
+        uint32_t length = 0;
+
+        begin = (first_virtual + i) % n;
+        if (!comm->is_real[begin])
+            continue;
+        while (comm->is_real[(begin + length) % n])
+            length++;
+        for (uint32_t k = 0; k < length; k++)
+            comm->reals[comm->templates[(begin + k) % n]].reach =
+                k < length - 1 - k ? k : length - 1 - k;
+        comm->links[comm->link_count++] =
+            (struct proxy_link){.real = comm->templates[begin],
+                                .in_count = n / 2 - (n % 2 == 0),
+                                .out_count = n / 2};
+        comm->links[comm->link_count++] =
+            (struct proxy_link){.real = comm->templates[(begin + length - 1) % n],
+                                .is_next = true,
+                                .in_count = n / 2,
+                                .out_count = n / 2 - (n % 2 == 0)};
+        i += length - 1;
+    }
+}
+
+/* The step in which each virtual rank's slice is wanted first, by crank. */
+static void find_wanted(const struct proxy_comm *comm, uint32_t *wanted)
+{
+    uint32_t n = comm->nranks, distance = 0;
+
+    for (uint32_t i = 0; i < 2 * n; i++) { /* twice round, so that the seam is right */
+        distance = comm->is_real[i % n] ? 0 : distance + 1;
+        wanted[i % n] = distance;
+    }
+    distance = 0;
+    for (uint32_t i = 2 * n; i-- > 0;) {
+        distance = comm->is_real[i % n] ? 0 : distance + 1;
+        if (distance < wanted[i % n])
+            wanted[i % n] = distance;
+    }
+    for (uint32_t i = 0; i < n; i++)
+        if (!comm->is_real[i])
+            wanted[i]--;
+}
+
+static int choose_templates(struct proxy_comm *comm)
+{
+    uint32_t per_node = comm->proxy->layout->ranks_per_node, n = comm->nranks;
+    uint32_t *by_local = malloc(4 * (size_t)per_node);
+    uint32_t *wanted = malloc(4 * (size_t)n);
+    uint32_t end = 0; /* the first real member at an end of its run */
+
+    if (!by_local || !wanted) {
+        free(by_local);
+        free(wanted);
+        return -ENOMEM;
+    }
+    while (comm->reals[end].reach)
+        end++;
+    for (uint32_t l = 0; l < per_node; l++)
+        by_local[l] = PROXY_NONE;
+    for (uint32_t r = 0; r < comm->real_count; r++) {
+        uint32_t *best = &by_local[local_of(comm, comm->reals[r].crank)];
+
+        if (*best == PROXY_NONE || comm->reals[r].reach < comm->reals[*best].reach)
+            *best = r;
+    }
+    find_wanted(comm, wanted);
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t real = by_local[local_of(comm, i)];
+
+        if (comm->is_real[i])
+            continue;
+        comm->templates[i] =
+            real != PROXY_NONE && comm->reals[real].reach <= wanted[i] ? real : end;
+    }
+    free(by_local);
+    free(wanted);
+    return 0;
+}
+
+static uint32_t find_graph_comm(const struct proxy_comm *comm)
+{
+    const struct crystal_proxy *proxy = comm->proxy;
+    uint32_t nth = 0;
+
+    if (!proxy->graph)
+        return UINT32_MAX;
+    for (const struct proxy_comm *c = proxy->comms; c; c = c->next)
+        if (c->nranks == comm->nranks && c->members_hash == comm->members_hash)
+            nth++;
+    return crystal_graph_comm_find(proxy->graph, comm->name, comm->nranks,
+                                   comm->members, nth);
+}
+
+static int allocate(struct proxy_comm *comm)
+{
+    uint32_t n = comm->nranks, per_node = comm->proxy->layout->ranks_per_node;
+
+    comm->members = malloc(4 * (size_t)n);
+    comm->order = malloc(4 * (size_t)n);
+    comm->templates = malloc(4 * (size_t)n);
+    comm->is_real = calloc(n, 1);
+    comm->node.ranks = malloc(4 * (size_t)per_node);
+    comm->node.by_local = malloc(4 * (size_t)per_node);
+    comm->node.node = PROXY_NONE;
+    return comm->members && comm->order && comm->templates && comm->is_real &&
+                   comm->node.ranks && comm->node.by_local
+               ? 0
+               : -ENOMEM;
+}
+
+static int build(struct proxy_comm *comm, const uint32_t *members,
+                 struct crystal_error *err)
+{
+    if (allocate(comm))
+        return crystal_error_set(err, ENOMEM, "communicator '%s': out of memory",
+                                 comm->name);
+    if (take_members(comm, members, err))
+        return -err->code;
+    if (comm->real_count == 0 || comm->real_count == comm->nranks)
+        return crystal_error_set(
+            err, EINVAL,
+            "communicator '%s': %u of its %u members are real; the "
+            "proxy answers where some are and some are not",
+            comm->name, comm->real_count, comm->nranks);
+    comm->reals = calloc(comm->real_count, sizeof *comm->reals);
+    comm->links = calloc(2 * (size_t)comm->real_count, sizeof *comm->links);
+    if (!comm->reals || !comm->links)
+        return crystal_error_set(err, ENOMEM, "communicator '%s': out of memory",
+                                 comm->name);
+    find_runs(comm);
+    if (choose_templates(comm))
+        return crystal_error_set(err, ENOMEM, "communicator '%s': out of memory",
+                                 comm->name);
+    comm->open_count = comm->link_count;
+    return 0;
+}
+
+/* err is not NULL. */
+struct proxy_comm *proxy_comm_create(struct crystal_proxy *proxy, const char *name,
+                                     uint32_t nranks, const uint32_t *members,
+                                     const uint8_t id[NCCL_UNIQUE_ID_BYTES],
+                                     bool is_forged, struct crystal_error *err)
+{
+    struct proxy_comm *comm;
+
+    if (nranks < 2 || nranks > PROXY_CRANK_MAX || nranks > proxy->layout->lrank_count) {
+        (void)crystal_error_set(err, EINVAL,
+                                "communicator '%s': %u members in a job of %u ranks",
+                                name, nranks, proxy->layout->lrank_count);
+        return NULL;
+    }
+    comm = calloc(1, sizeof *comm);
+    if (!comm) {
+        (void)crystal_error_set(err, ENOMEM, "communicator '%s': out of memory", name);
+        return NULL;
+    }
+    comm->proxy = proxy;
+    (void)snprintf(comm->name, sizeof comm->name, "%s", name);
+    memcpy(comm->id, id, sizeof comm->id);
+    comm->magic = proxy_get_u64(id, 0);
+    comm->comm_id = crystal_nccl_hash(id, NCCL_UNIQUE_ID_BYTES);
+    comm->nranks = nranks;
+    comm->is_forged = is_forged;
+    comm->is_open = true;
+    comm->checkin_next = is_forged ? nranks : 0;
+    comm->layout = proxy_layout_find(0);
+    if (proxy_comm_find(proxy, comm->magic)) {
+        (void)crystal_error_set(err, EEXIST,
+                                "communicator '%s': its id has the magic of another "
+                                "communicator; unset NCCL_COMM_ID",
+                                name);
+        goto err_comm;
+    }
+    if (build(comm, members, err))
+        goto err_comm;
+    if (crystal_board_comm_add(proxy->board, comm->comm_id, name, find_graph_comm(comm),
+                               nranks, members, comm->is_real, err)) {
+        crystal_error_prefix(err, "communicator '%s'", name);
+        goto err_comm;
+    }
+    *proxy->comms_end = comm;
+    proxy->comms_end = &comm->next;
+    crystal_log(CRYSTAL_LOG_DEBUG, "proxy",
+                "communicator '%s': %u of %u ranks real, %s", name, comm->real_count,
+                nranks, is_forged ? "id made here" : "joined");
+    return comm;
+
+err_comm:
+    proxy_comm_destroy(comm);
+    return NULL;
+}
+
+/* --- close --- */
+
+static void free_arrays(struct proxy_comm *comm)
+{
+    proxy_gathers_free(comm);
+    free(comm->members);
+    free(comm->order);
+    free(comm->templates);
+    free(comm->is_real);
+    free(comm->node.ranks);
+    free(comm->node.by_local);
+    free(comm->reals);
+    free(comm->links);
+    comm->members = comm->order = comm->templates = NULL;
+    comm->is_real = NULL;
+    comm->node.ranks = comm->node.by_local = NULL;
+    comm->reals = NULL;
+    comm->links = NULL;
+}
+
+void proxy_comm_destroy(struct proxy_comm *comm)
+{
+    if (!comm)
+        return;
+    free_arrays(comm);
+    free(comm);
+}
+
+static void close_connections(struct proxy_comm *comm)
+{
+    struct proxy_conn *conn = comm->proxy->first;
+
+    while (conn) {
+        struct proxy_conn *next = conn->next;
+
+        if (conn->comm == comm)
+            proxy_conn_close(conn);
+        conn = next;
+    }
+}
+
+void proxy_comm_close_if_done(struct proxy_comm *comm)
+{
+    if (!comm->is_open || comm->open_count || comm->checkin_flying ||
+        comm->checkin_next < comm->nranks)
+        return;
+    comm->is_open = false;
+    close_connections(comm);
+    free_arrays(comm);
+    comm->link_count = 0;
+    crystal_log(CRYSTAL_LOG_DEBUG, "proxy", "communicator '%s': closed", comm->name);
+}
+
+void proxy_comm_fail(struct proxy_comm *comm, const char *format, ...)
+{
+    struct crystal_proxy *proxy = comm->proxy;
+    char text[CRYSTAL_ERROR_TEXT_BYTES];
+    va_list arguments;
+
+    if (comm->is_failed || proxy->is_stopping)
+        return;
+    comm->is_failed = true;
+    va_start(arguments, format);
+    (void)vsnprintf(text, sizeof text, format, arguments); /* cut where too long */
+    va_end(arguments);
+    if (!proxy->failure.code)
+        (void)crystal_error_set(&proxy->failure, EPROTO,
+                                "communicator '%s' (%u of %u "
+                                "ranks real): %s",
+                                comm->name, comm->real_count, comm->nranks, text);
+    crystal_board_abort(proxy->board, "%s", proxy->failure.text);
+    close_connections(comm);
+}
+
+/* --- clones --- */
+
+static uint32_t lower_bound(const struct proxy_comm *comm, uint32_t lrank)
+{
+    uint32_t low = 0, high = comm->nranks;
+
+    while (low < high) {
+        uint32_t middle = low + (high - low) / 2;
+
+        if (comm->members[comm->order[middle]] < lrank)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+/* Virtual members of the target node by local rank; a virtual rank on a node that has
+ * real members too belongs to a node of its own kind. Returns how many. */
+static uint32_t list_node(const struct proxy_comm *comm, uint32_t node, bool want_real,
+                          uint32_t *by_local)
+{
+    uint32_t per_node = comm->proxy->layout->ranks_per_node, count = 0;
+
+    for (uint32_t l = 0; l < per_node; l++)
+        by_local[l] = PROXY_NONE;
+    for (uint32_t i = lower_bound(comm, node * per_node); i < comm->nranks; i++) {
+        uint32_t crank = comm->order[i];
+
+        if (node_of(comm, crank) != node)
+            break;
+        if (comm->is_real[crank] == want_real) {
+            by_local[local_of(comm, crank)] = crank;
+            count++;
+        }
+    }
+    return count;
+}
+
+static int compare_cranks(const void *a, const void *b)
+{
+    uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
+
+    return x < y ? -1 : x > y;
+}
+
+/* Looks at the node of a virtual rank, unless it is the one we looked at last. */
+static void see_node(struct proxy_comm *comm, uint32_t node, uint32_t template_node)
+{
+    uint32_t per_node = comm->proxy->layout->ranks_per_node;
+    struct proxy_node *seen = &comm->node;
+
+    if (seen->node == node && seen->template_node == template_node)
+        return;
+    seen->node = node;
+    seen->template_node = template_node;
+    seen->is_alike = true;
+    (void)list_node(comm, template_node, true, seen->ranks);
+    seen->count = list_node(comm, node, false, seen->by_local);
+    for (uint32_t l = 0; l < per_node; l++)
+        if ((seen->ranks[l] == PROXY_NONE) != (seen->by_local[l] == PROXY_NONE))
+            seen->is_alike = false;
+    for (uint32_t l = 0, i = 0; l < per_node; l++)
+        if (seen->by_local[l] != PROXY_NONE) {
+            seen->ranks[i++] = seen->by_local[l];
+            if (local_of(comm, template_of(comm, seen->by_local[l])) != l)
+                seen->is_alike = false;
+        }
+    qsort(seen->ranks, seen->count, sizeof *seen->ranks, compare_cranks);
+}
+
+/* From a crank of the template's node to the one at the same place of the node. */
+static int32_t map_crank(const void *context, int32_t crank)
+{
+    const struct proxy_comm *comm = context;
+
+    if (crank < 0 || (uint32_t)crank >= comm->nranks ||
+        !comm->is_real[(uint32_t)crank] ||
+        node_of(comm, (uint32_t)crank) != comm->node.template_node)
+        return crank;
+    return (int32_t)comm->node.by_local[local_of(comm, (uint32_t)crank)];
+}
+
+void proxy_comm_clone(struct proxy_comm *comm, const struct proxy_gather *gather,
+                      uint32_t crank, uint8_t *slice)
+{
+    uint32_t real = comm->templates[crank];
+    struct proxy_identity who = {.crank = crank, .node = node_of(comm, crank)};
+
+    memcpy(slice, gather->slices + (size_t)real * gather->slice_bytes,
+           gather->slice_bytes);
+    if (gather->index >= PROXY_GATHER_KINDS)
+        return;
+    see_node(comm, who.node, node_of(comm, template_of(comm, crank)));
+    who.ranks = comm->node.ranks;
+    who.node_count = comm->node.count;
+    while (who.node_index + 1 < who.node_count && who.ranks[who.node_index] != crank)
+        who.node_index++;
+    if (comm->node.is_alike) {
+        who.map = map_crank;
+        who.context = comm;
+    }
+    proxy_address(comm->proxy, PROXY_PORT_PEER, crank, who.address);
+    proxy_layout_clone(comm->layout, gather->index, &who, slice);
+}

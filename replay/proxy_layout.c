@@ -1,0 +1,200 @@
+/* Layouts of NCCL's bootstrap messages. The numbers are facts of NCCL's sources:
+ * src/bootstrap.cc (extInfo, bootstrapRingData), src/include/transport.h (ncclPeerInfo,
+ * ncclConnect), src/init.cc (allGatherInfo), src/include/graph.h (ncclTopoRanks), in
+ * the host's byte order on x86-64 and aarch64.
+ *
+ * A version is recognised by the size of its check-in where the proxy is the root, and
+ * checked again by the size of every all-gather and by the version that peers report.
+ */
+#include "config.h"
+
+#include "replay/proxy_layout.h"
+
+#include <string.h>
+
+static const struct proxy_layout rows[] = {
+    {
+        .versions = "2.28.7 to 2.28.9",
+        .version_min = 22807,
+        .version_max = 22809,
+        .tested = "2.28.9 tested, 2.28.7 read: the same structures",
+        .checkin_bytes = 172,
+        .checkin_rank = 0,
+        .checkin_nranks = 4,
+        .checkin_iroot = 8,
+        .checkin_nroots = 12,
+        .checkin_listen = 16,
+        .checkin_connect = 44,
+        .gather_bytes = {120, 120, 2292},
+        .ring_peer = 0,
+        .ring_proxy = 28,
+        .ring_uds = 56,
+        .ring_ras = 64,
+        .ring_ras_bytes = 56,
+        .peer_rank = 0,
+        .peer_host = 16,
+        .peer_pid = 24,
+        .peer_bus = 40,
+        .peer_fabric_uuid = 76,
+        .peer_version = 112,
+        .topology_ranks = 228,
+        .channel_count = 64,
+        .entry_bytes = 256,
+        .entry_gdr = 128,
+    },
+};
+
+const struct proxy_layout *proxy_layout_find(uint32_t checkin_bytes)
+{
+    if (!checkin_bytes)
+        return &rows[0];
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)
+        if (rows[i].checkin_bytes == checkin_bytes)
+            return &rows[i];
+    return NULL;
+}
+
+const char *proxy_layout_known(void)
+{
+    return rows[0].versions;
+}
+
+int32_t proxy_get_i32(const uint8_t *bytes, uint32_t offset)
+{
+    int32_t value;
+
+    memcpy(&value, bytes + offset, sizeof value);
+    return value;
+}
+
+uint32_t proxy_get_u32(const uint8_t *bytes, uint32_t offset)
+{
+    uint32_t value;
+
+    memcpy(&value, bytes + offset, sizeof value);
+    return value;
+}
+
+uint64_t proxy_get_u64(const uint8_t *bytes, uint32_t offset)
+{
+    uint64_t value;
+
+    memcpy(&value, bytes + offset, sizeof value);
+    return value;
+}
+
+void proxy_put_i32(uint8_t *bytes, uint32_t offset, int32_t value)
+{
+    memcpy(bytes + offset, &value, sizeof value);
+}
+
+void proxy_put_u64(uint8_t *bytes, uint32_t offset, uint64_t value)
+{
+    memcpy(bytes + offset, &value, sizeof value);
+}
+
+/* A number that depends on all bits of both (the finisher of splitmix64). */
+static uint64_t mix(uint64_t value, uint64_t salt)
+{
+    uint64_t z = value + (salt + 1) * UINT64_C(0x9e3779b97f4a7c15);
+
+    z = (z ^ (z >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
+    z = (z ^ (z >> 27)) * UINT64_C(0x94d049bb133111eb);
+    return z ^ (z >> 31);
+}
+
+/* Another address; no address for RAS, which then skips the rank. */
+static void clone_ring_data(const struct proxy_layout *layout,
+                            const struct proxy_identity *who, uint8_t *slice)
+{
+    memcpy(slice + layout->ring_peer, who->address, PROXY_ADDRESS_BYTES);
+    memcpy(slice + layout->ring_proxy, who->address, PROXY_ADDRESS_BYTES);
+    proxy_put_u64(slice, layout->ring_uds,
+                  mix(proxy_get_u64(slice, layout->ring_uds), who->crank));
+    memset(slice + layout->ring_ras, 0, layout->ring_ras_bytes);
+}
+
+/* Another host and process. Where a GPU belongs to an NVLink domain (its cluster id is
+ * not zero), every virtual node gets a domain of its own. */
+static void clone_peer_info(const struct proxy_layout *layout,
+                            const struct proxy_identity *who, uint8_t *slice)
+{
+    uint64_t uuid[2];
+
+    proxy_put_i32(slice, layout->peer_rank, (int32_t)who->crank);
+    proxy_put_u64(slice, layout->peer_host,
+                  mix(proxy_get_u64(slice, layout->peer_host), who->node));
+    proxy_put_u64(slice, layout->peer_pid,
+                  mix(proxy_get_u64(slice, layout->peer_pid), who->crank));
+    memcpy(uuid, slice + layout->peer_fabric_uuid, sizeof uuid);
+    if (uuid[0] | uuid[1]) {
+        uuid[0] = mix(uuid[0], who->node);
+        memcpy(slice + layout->peer_fabric_uuid, uuid, sizeof uuid);
+    }
+    if (!who->map) /* members of one node need different devices */
+        proxy_put_u64(slice, layout->peer_bus,
+                      proxy_get_u64(slice, layout->peer_bus) +
+                          ((uint64_t)who->node_index << 32));
+}
+
+static void topology_fill(const struct proxy_layout *layout, uint8_t *slice,
+                          uint32_t array, int32_t crank)
+{
+    uint32_t at = layout->topology_ranks + 4 * array * layout->channel_count;
+
+    for (uint32_t c = 0; c < layout->channel_count; c++)
+        proxy_put_i32(slice, at + 4 * c, crank);
+}
+
+/* The members of a node that is unlike the template's stand in a chain in rank order on
+ * every channel. */
+static void topology_chain(const struct proxy_layout *layout,
+                           const struct proxy_identity *who, uint8_t *slice)
+{
+    int32_t first = (int32_t)who->ranks[0];
+    int32_t second = who->node_count > 1 ? (int32_t)who->ranks[1] : first;
+    uint32_t i = who->node_index;
+
+    topology_fill(layout, slice, 0, first);
+    topology_fill(layout, slice, 1, (int32_t)who->ranks[who->node_count - 1]);
+    topology_fill(layout, slice, 2, i ? (int32_t)who->ranks[i - 1] : -1);
+    topology_fill(layout, slice, 3,
+                  i + 1 < who->node_count ? (int32_t)who->ranks[i + 1] : -1);
+    topology_fill(layout, slice, 4, first);
+    topology_fill(layout, slice, 5, first);
+    topology_fill(layout, slice, 6, second);
+}
+
+static void clone_topology(const struct proxy_layout *layout,
+                           const struct proxy_identity *who, uint8_t *slice)
+{
+    uint32_t count = PROXY_TOPOLOGY_ARRAYS * layout->channel_count;
+
+    if (!who->map) {
+        topology_chain(layout, who, slice);
+        return;
+    }
+    for (uint32_t i = 0; i < count; i++) {
+        uint32_t at = layout->topology_ranks + 4 * i;
+
+        proxy_put_i32(slice, at, who->map(who->context, proxy_get_i32(slice, at)));
+    }
+}
+
+void proxy_layout_clone(const struct proxy_layout *layout, uint32_t gather,
+                        const struct proxy_identity *who, uint8_t *slice)
+{
+    switch (gather) {
+    case PROXY_GATHER_RING_DATA:
+        clone_ring_data(layout, who, slice);
+        break;
+    case PROXY_GATHER_PEER_INFO:
+        clone_peer_info(layout, who, slice);
+        break;
+    case PROXY_GATHER_TOPOLOGY:
+        clone_topology(layout, who, slice);
+        break;
+    default: /* flags that are the same on every rank of a homogeneous job */
+        break;
+    }
+}
