@@ -24,6 +24,10 @@
     "CRYSTAL_TRACE_DIR"                             /* recorder: LRANK.trace goes here \
                                                      */
 #define CRYSTAL_ENV_ITERATIONS "CRYSTAL_ITERATIONS" /* recorder: stop after K marks */
+/* Recorder: what goes into the headers of its files; "all" keeps every contribution,
+ * anything else only those that steer control flow. */
+#define CRYSTAL_ENV_FINGERPRINT "CRYSTAL_FINGERPRINT"
+#define CRYSTAL_ENV_PAYLOAD     "CRYSTAL_PAYLOAD"
 /* Plugin (NET, PROFILER): the board of this node, and where LRANK.run goes. */
 #define CRYSTAL_ENV_BOARD   "CRYSTAL_BOARD"
 #define CRYSTAL_ENV_RUN_DIR "CRYSTAL_RUN_DIR"

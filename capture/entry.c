@@ -1,0 +1,84 @@
+/* Entry points of libcrystal-nccl.so: nccl*, their pnccl* twins and crystal_stream.h,
+ * made from the tables. Which implementation serves is decided once: with
+ * CRYSTAL_PASS_LIBRARY calls pass through to that library, without it they are
+ * performed by the coordinator. Nothing here exits, except where the recording has seen
+ * its iterations.
+ */
+#include "config.h"
+
+#include "capture/entry.h"
+#include "capture/recorder.h"
+
+#include "runtime/env.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+_Thread_local uintptr_t entry_call_site;
+
+static int passing;
+static int in_use;
+static pid_t owner; /* the process that records */
+static pthread_once_t entry_once = PTHREAD_ONCE_INIT;
+
+static void entry_start(void)
+{
+    const char *library = getenv(CRYSTAL_ENV_PASS_LIBRARY);
+
+    passing = library && *library;
+    owner = getpid();
+    (void)recorder_get();
+    __atomic_store_n(&in_use, 1, __ATOMIC_RELEASE);
+}
+
+static int is_passing(void)
+{
+    if (!__atomic_load_n(&in_use, __ATOMIC_ACQUIRE))
+        (void)pthread_once(&entry_once, entry_start); /* valid arguments */
+    return passing;
+}
+
+__attribute__((destructor)) static void entry_end(void)
+{
+    if (!__atomic_load_n(&in_use, __ATOMIC_ACQUIRE) || owner != getpid())
+        return; /* unused, or the child of a fork */
+    if (passing)
+        pass_finish(0);
+    else
+        park_finish(0);
+}
+
+#define EXPORT __attribute__((visibility("default")))
+
+#define ENTRY(type, full_name, name, proto, args)                  \
+    EXPORT type full_name proto;                                   \
+    EXPORT type full_name proto                                    \
+    {                                                              \
+        entry_call_site = (uintptr_t)__builtin_return_address(0);  \
+        return is_passing() ? pass_##name args : park_##name args; \
+    }
+
+#define NCCL_API(type, name, proto, args)      \
+    ENTRY(type, nccl##name, name, proto, args) \
+    ENTRY(type, pnccl##name, name, proto, args)
+#include "runtime/nccl_api.def"
+#undef NCCL_API
+
+#define STREAM_API(type, name, proto, args) \
+    ENTRY(type, crystal_##name, name, proto, args)
+#include "capture/stream_api.def"
+#undef STREAM_API
+
+EXPORT int crystal_stream_abi_version(void)
+{
+    return CRYSTAL_STREAM_ABI;
+}
+
+EXPORT void crystal_iteration_hint(void)
+{
+    if (is_passing())
+        pass_iteration_hint();
+    else
+        park_iteration_hint();
+}

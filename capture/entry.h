@@ -1,0 +1,32 @@
+/* The two implementations behind the entry points of libcrystal-nccl.so: park_X hands
+ * operations to the coordinator (capture), pass_X to another library (plan). Both
+ * record what they are given.
+ */
+#ifndef CRYSTAL_ENTRY_H
+#define CRYSTAL_ENTRY_H
+
+#include "runtime/crystal_stream.h"
+#include "runtime/nccl_abi.h"
+
+#define NCCL_API(type, name, proto, args) \
+    type park_##name proto;               \
+    type pass_##name proto;
+#include "runtime/nccl_api.def"
+#undef NCCL_API
+
+#define STREAM_API(type, name, proto, args) \
+    type park_##name proto;                 \
+    type pass_##name proto;
+#include "capture/stream_api.def"
+#undef STREAM_API
+
+void park_iteration_hint(void);
+void pass_iteration_hint(void);
+/* The process ends: nothing is issued any more. */
+void park_finish(int stopped);
+void pass_finish(int stopped);
+
+/* Return address of the running entry point in the program, for diagnoses. */
+extern _Thread_local uintptr_t entry_call_site;
+
+#endif

@@ -1,0 +1,417 @@
+/* The recording side of libcrystal-nccl.so: trace, counters, payload file. See
+ * recorder.h. A forked child records nothing: the trace belongs to the process that
+ * opened it.
+ */
+#include "config.h"
+
+#include "capture/recorder.h"
+
+#include "runtime/env.h"
+#include "runtime/log.h"
+
+#include <errno.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+static struct recorder recorder = {.lock = PTHREAD_MUTEX_INITIALIZER};
+static pthread_once_t recorder_once = PTHREAD_ONCE_INIT;
+
+uint64_t recorder_absolute_ns(void)
+{
+    struct timespec now;
+
+    (void)clock_gettime(CLOCK_MONOTONIC, &now); /* cannot fail with this clock */
+    return (uint64_t)now.tv_sec * 1000000000ULL + (uint64_t)now.tv_nsec;
+}
+
+uint64_t recorder_now_ns(const struct recorder *r)
+{
+    return recorder_absolute_ns() - r->start_ns;
+}
+
+/* A number of the environment below limit; fallback where it is unset or wrong. */
+static uint64_t env_number(const char *name, uint64_t limit, uint64_t fallback)
+{
+    const char *text = getenv(name);
+    char *end;
+    unsigned long long value;
+
+    if (!text || text[0] < '0' || text[0] > '9')
+        return fallback;
+    errno = 0;
+    value = strtoull(text, &end, 0);
+    return errno || *end || value >= limit ? fallback : value;
+}
+
+static void child_after_fork(void)
+{
+    (void)pthread_mutex_init(&recorder.lock, NULL); /* its owner is not in here */
+    recorder.trace = NULL; /* the file and its buffer stay the parent's */
+    recorder.payload = NULL;
+}
+
+static void recorder_start(void)
+{
+    struct recorder *r = &recorder;
+    const char *directory = getenv(CRYSTAL_ENV_TRACE_DIR);
+    struct crystal_error err = {0};
+    uint64_t fingerprint = env_number(CRYSTAL_ENV_FINGERPRINT, UINT64_MAX, 0);
+    char path[4096];
+
+    r->start_ns = recorder_absolute_ns();
+    r->stream_count = 1;
+    r->lrank = (uint32_t)env_number(CRYSTAL_ENV_LRANK, UINT32_MAX, UINT32_MAX);
+    r->iterations = (uint32_t)env_number(CRYSTAL_ENV_ITERATIONS, UINT32_MAX, 0);
+    r->keep_all =
+        getenv(CRYSTAL_ENV_PAYLOAD) && strcmp(getenv(CRYSTAL_ENV_PAYLOAD), "all") == 0;
+    if (!directory || r->lrank == UINT32_MAX) {
+        (void)snprintf(r->broken, sizeof r->broken,
+                       "recorder: %s is not set; start the program with scrystal "
+                       "capture or plan",
+                       directory ? CRYSTAL_ENV_LRANK : CRYSTAL_ENV_TRACE_DIR);
+        return;
+    }
+    if (snprintf(path, sizeof path, "%s/%u.trace", directory, r->lrank) >=
+        (int)sizeof path) {
+        (void)snprintf(r->broken, sizeof r->broken, "recorder: %.200s: path too long",
+                       directory);
+        return;
+    }
+    r->trace = crystal_trace_create(path, r->lrank, fingerprint, &err);
+    if (r->trace && !getenv(CRYSTAL_ENV_PASS_LIBRARY)) {
+        (void)snprintf(path, sizeof path, "%s/%u.payload", directory, r->lrank);
+        r->payload = crystal_payload_create(path, r->lrank, fingerprint, &err);
+    }
+    if (err.code) {
+        (void)snprintf(r->broken, sizeof r->broken, "recorder: %.480s", err.text);
+        (void)crystal_trace_close(r->trace, NULL); /* the first error is told */
+        r->trace = NULL;
+        return;
+    }
+    r->start_ns = crystal_trace_start_ns(r->trace);
+    (void)pthread_atfork(NULL, NULL, child_after_fork); /* else children share a file */
+}
+
+struct recorder *recorder_get(void)
+{
+    (void)pthread_once(&recorder_once, recorder_start); /* valid arguments */
+    return &recorder;
+}
+
+static uint64_t append_locked(struct recorder *r, const struct crystal_op *op)
+{
+    uint64_t index;
+
+    if (!r->trace)
+        return 0;
+    index = crystal_trace_count(r->trace);
+    crystal_trace_append(r->trace, op);
+    r->issued_count += op->kind != CRYSTAL_OP_DONE;
+    return index;
+}
+
+uint64_t recorder_append(struct recorder *r, const struct crystal_op *op)
+{
+    uint64_t index;
+
+    (void)pthread_mutex_lock(&r->lock);
+    index = append_locked(r, op);
+    (void)pthread_mutex_unlock(&r->lock);
+    return index;
+}
+
+uint16_t recorder_stream_next(struct recorder *r)
+{
+    uint32_t index;
+
+    (void)pthread_mutex_lock(&r->lock);
+    index = r->stream_count < UINT16_MAX ? r->stream_count++ : UINT16_MAX;
+    (void)pthread_mutex_unlock(&r->lock);
+    return (uint16_t)index;
+}
+
+uint32_t recorder_event_next(struct recorder *r)
+{
+    uint32_t index;
+
+    (void)pthread_mutex_lock(&r->lock);
+    index = r->event_count++;
+    (void)pthread_mutex_unlock(&r->lock);
+    return index;
+}
+
+int recorder_comm(struct recorder *r, const char *name, uint32_t nranks, uint32_t crank,
+                  uint16_t *ret_comm, struct crystal_error *err)
+{
+    struct crystal_op op = {.kind = CRYSTAL_OP_COMM, .peer = crank, .value = nranks};
+    size_t left = strlen(name);
+
+    op.t_ns = recorder_now_ns(r);
+    (void)pthread_mutex_lock(&r->lock);
+    if (r->comm_count >= UINT16_MAX) {
+        (void)pthread_mutex_unlock(&r->lock);
+        return crystal_error_set(err, ENOSPC,
+                                 "recorder: more than 65535 communicators; a trace "
+                                 "cannot name them");
+    }
+    op.comm = (uint16_t)r->comm_count++;
+    (void)append_locked(r, &op);
+    while (left) {
+        struct crystal_op_ext ext = {.kind = CRYSTAL_OP_EXT};
+        struct crystal_op record;
+        size_t part = left < sizeof ext.data ? left : sizeof ext.data;
+
+        memcpy(ext.data, name, part);
+        memcpy(&record, &ext, sizeof record);
+        (void)append_locked(r, &record);
+        name += part;
+        left -= part;
+    }
+    (void)pthread_mutex_unlock(&r->lock);
+    *ret_comm = op.comm;
+    return 0;
+}
+
+void recorder_comm_free(struct recorder *r, uint16_t comm)
+{
+    struct crystal_op op = {.kind = CRYSTAL_OP_FREE, .comm = comm};
+
+    op.t_ns = recorder_now_ns(r);
+    (void)recorder_append(r, &op);
+}
+
+uint64_t recorder_call_locked(struct recorder *r, const struct recorder_call *call,
+                              uint64_t t_ns)
+{
+    struct crystal_op op = {.func = call->func,
+                            .dtype = call->dtype,
+                            .flags = call->flags,
+                            .stream = call->stream,
+                            .comm = call->comm,
+                            .aux = call->redop,
+                            .peer = call->peer,
+                            .value = call->count,
+                            .t_ns = t_ns};
+
+    op.kind = call->func == CRYSTAL_FUNC_SEND   ? CRYSTAL_OP_SEND
+              : call->func == CRYSTAL_FUNC_RECV ? CRYSTAL_OP_RECV
+                                                : CRYSTAL_OP_COLL;
+    return append_locked(r, &op);
+}
+
+uint64_t recorder_call(struct recorder *r, const struct recorder_call *call,
+                       uint64_t payload_bytes, uint64_t *ret_payload_offset)
+{
+    uint64_t t_ns = recorder_now_ns(r), index;
+
+    (void)pthread_mutex_lock(&r->lock);
+    index = recorder_call_locked(r, call, t_ns);
+    if (payload_bytes && r->payload) {
+        struct crystal_op payload = {
+            .kind = CRYSTAL_OP_PAYLOAD, .peer = (uint32_t)payload_bytes, .t_ns = t_ns};
+
+        payload.value = crystal_payload_reserve(r->payload, payload_bytes);
+        *ret_payload_offset = payload.value;
+        (void)append_locked(r, &payload);
+    }
+    (void)pthread_mutex_unlock(&r->lock);
+    return index;
+}
+
+void recorder_group(struct recorder *r, int start)
+{
+    struct crystal_op op = {.kind = CRYSTAL_OP_GROUP, .aux = start ? 1 : 0};
+
+    op.t_ns = recorder_now_ns(r);
+    (void)recorder_append(r, &op);
+}
+
+void recorder_event(struct recorder *r, enum crystal_op_kind kind, uint32_t event,
+                    uint16_t stream)
+{
+    struct crystal_op op = {.kind = (uint8_t)kind, .stream = stream, .peer = event};
+
+    op.t_ns = recorder_now_ns(r);
+    (void)recorder_append(r, &op);
+}
+
+void recorder_waited(struct recorder *r, enum crystal_op_kind kind, uint32_t event,
+                     uint16_t stream, uint64_t from_ns)
+{
+    struct crystal_op op = {
+        .kind = (uint8_t)kind, .stream = stream, .peer = event, .t_ns = from_ns};
+
+    op.value = recorder_now_ns(r);
+    (void)recorder_append(r, &op);
+}
+
+void recorder_done(struct recorder *r, uint64_t record, uint64_t begin_ns,
+                   uint64_t end_ns)
+{
+    struct crystal_op op = {.kind = CRYSTAL_OP_DONE,
+                            .peer = (uint32_t)record,
+                            .value = begin_ns,
+                            .t_ns = end_ns};
+
+    (void)recorder_append(r, &op);
+}
+
+void recorder_alloc(struct recorder *r, uint64_t bytes, int is_free)
+{
+    struct crystal_op op = {
+        .kind = CRYSTAL_OP_ALLOC, .aux = is_free ? 1 : 0, .value = bytes};
+
+    op.t_ns = recorder_now_ns(r);
+    (void)recorder_append(r, &op);
+}
+
+uint64_t recorder_hint(struct recorder *r)
+{
+    struct crystal_op op = {.kind = CRYSTAL_OP_HINT};
+
+    op.t_ns = recorder_now_ns(r);
+    (void)pthread_mutex_lock(&r->lock);
+    op.value = ++r->hint_count;
+    (void)append_locked(r, &op);
+    if (r->trace)
+        (void)crystal_trace_flush(r->trace, NULL); /* told at the end */
+    (void)pthread_mutex_unlock(&r->lock);
+    return op.value;
+}
+
+/* Peak resident memory. Not from getrusage: its value survives exec and so may be the
+ * launcher's. */
+static uint64_t peak_bytes(void)
+{
+    FILE *file = fopen("/proc/self/status", "re");
+    unsigned long long kib = 0;
+    char line[256];
+
+    if (!file)
+        return 0;
+    while (fgets(line, sizeof line, file))
+        if (sscanf(line, "VmHWM: %llu kB", &kib) == 1)
+            break;
+    (void)fclose(file); /* read-only */
+    return kib * 1024;
+}
+
+void recorder_finish(struct recorder *r, int stopped)
+{
+    struct crystal_op op = {.kind = CRYSTAL_OP_END, .aux = stopped ? 1 : 0};
+    struct crystal_error err = {0};
+
+    op.value = peak_bytes();
+    op.t_ns = recorder_now_ns(r);
+    (void)pthread_mutex_lock(&r->lock);
+    if (r->trace) {
+        (void)append_locked(r, &op);
+        (void)crystal_payload_close(r->payload, &err);
+        (void)crystal_trace_close(r->trace, &err);
+        r->trace = NULL;
+        r->payload = NULL;
+        if (err.code)
+            crystal_log(CRYSTAL_LOG_ERROR, "recorder", "%s", err.text);
+    }
+    (void)pthread_mutex_unlock(&r->lock);
+}
+
+int recorder_call_bytes(const struct recorder_call *call, uint32_t nranks,
+                        uint32_t crank, uint64_t *ret_send_bytes,
+                        uint64_t *ret_recv_bytes)
+{
+    uint64_t one, all;
+    int is_root = call->peer == crank;
+
+    if (__builtin_mul_overflow(call->count, crystal_dtype_bytes(call->dtype), &one) ||
+        __builtin_mul_overflow(one, (uint64_t)nranks, &all) || all > SIZE_MAX / 2)
+        return -EOVERFLOW;
+    switch (call->func) {
+    case CRYSTAL_FUNC_BROADCAST:
+        *ret_send_bytes = is_root ? one : 0;
+        *ret_recv_bytes = one;
+        return 0;
+    case CRYSTAL_FUNC_REDUCE:
+        *ret_send_bytes = one;
+        *ret_recv_bytes = is_root ? one : 0;
+        return 0;
+    case CRYSTAL_FUNC_ALLGATHER:
+        *ret_send_bytes = one;
+        *ret_recv_bytes = all;
+        return 0;
+    case CRYSTAL_FUNC_REDUCESCATTER:
+        *ret_send_bytes = all;
+        *ret_recv_bytes = one;
+        return 0;
+    case CRYSTAL_FUNC_ALLREDUCE:
+        *ret_send_bytes = one;
+        *ret_recv_bytes = one;
+        return 0;
+    case CRYSTAL_FUNC_SEND:
+        *ret_send_bytes = one;
+        *ret_recv_bytes = 0;
+        return 0;
+    case CRYSTAL_FUNC_RECV:
+        *ret_send_bytes = 0;
+        *ret_recv_bytes = one;
+        return 0;
+    case CRYSTAL_FUNC_ALLTOALL:
+        *ret_send_bytes = all;
+        *ret_recv_bytes = all;
+        return 0;
+    case CRYSTAL_FUNC_GATHER:
+        *ret_send_bytes = one;
+        *ret_recv_bytes = is_root ? all : 0;
+        return 0;
+    case CRYSTAL_FUNC_SCATTER:
+        *ret_send_bytes = is_root ? all : 0;
+        *ret_recv_bytes = one;
+        return 0;
+    default:
+        return -EINVAL;
+    }
+}
+
+/* The last error is written rarely and read by any thread: a lock of its own. */
+static pthread_mutex_t error_lock = PTHREAD_MUTEX_INITIALIZER;
+static char error_text[CRYSTAL_ERROR_TEXT_BYTES];
+
+void recorder_fail(const struct crystal_error *err)
+{
+    (void)pthread_mutex_lock(&error_lock);
+    (void)snprintf(error_text, sizeof error_text, "%s", crystal_error_text(err));
+    (void)pthread_mutex_unlock(&error_lock);
+    crystal_log(CRYSTAL_LOG_DEBUG, "recorder", "%s", crystal_error_text(err));
+}
+
+const char *recorder_last_error(void)
+{
+    static _Thread_local char copy[CRYSTAL_ERROR_TEXT_BYTES];
+
+    (void)pthread_mutex_lock(&error_lock);
+    memcpy(copy, error_text, sizeof copy);
+    (void)pthread_mutex_unlock(&error_lock);
+    return copy;
+}
+
+void recorder_polled(struct recorder *r, struct recorder_poll *poll, int is_done,
+                     enum crystal_op_kind kind, uint32_t event, uint16_t stream)
+{
+    struct crystal_op op = {.kind = (uint8_t)kind, .stream = stream, .peer = event};
+    uint64_t now_ns = recorder_now_ns(r);
+
+    (void)pthread_mutex_lock(&r->lock);
+    if (!poll->first_ns || poll->issued_count != r->issued_count)
+        poll->first_ns = now_ns;
+    poll->issued_count = r->issued_count;
+    if (is_done && !poll->waited) {
+        op.t_ns = poll->first_ns;
+        op.value = now_ns;
+        (void)append_locked(r, &op);
+        poll->waited = 1;
+    }
+    (void)pthread_mutex_unlock(&r->lock);
+}
