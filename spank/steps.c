@@ -1,0 +1,480 @@
+/* An emulated step as a sequence of job steps.
+ *
+ * Each helper step is a child srun of this process that dies with it (PDEATHSIG), so
+ * that nothing outlives the user's srun, whatever ends it. Files that a step waits for
+ * are in the job directory, which every node of the job sees.
+ */
+#include "config.h"
+
+#include "spank/steps.h"
+
+#include "spank/ask.h"
+#include "spank/process.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#define SELF "/proc/self/exe"
+/* A stage failed for a reason of ours; the same number as scrystal's. */
+enum { EXIT_STAGE = 70 };
+enum { START_TIMEOUT_MS = 60000, FINISH_TIMEOUT_MS = 30000 };
+
+extern char **environ;
+
+/* The running helper steps; 0 = none. */
+struct helpers {
+    pid_t coord, agent;
+};
+
+static int say(const char *place, const struct crystal_error *err, int code)
+{
+    dprintf(2, "crystal: %s: %s\n", place, crystal_error_text(err));
+    return code;
+}
+
+static void path_in(const struct crystal_steps *s, char *out, const char *name)
+{
+    snprintf(out, PATH_MAX, "%s/%s", s->request->job_dir, name);
+}
+
+/* --- environment of a helper step --- */
+
+static bool starts_with(const char *text, const char *prefix)
+{
+    return strncmp(text, prefix, strlen(prefix)) == 0;
+}
+
+/* The job's shape and our own options go; the cluster and other plugins' options that
+ * sbatch or salloc have exported stay. */
+static bool is_scrubbed(const char *setting)
+{
+    if (starts_with(setting, "SLURM_CONF="))
+        return false;
+    if (starts_with(setting, "SLURM_SPANK__SLURM_SPANK_OPTION_"))
+        return starts_with(setting, "SLURM_SPANK__SLURM_SPANK_OPTION_crystal_");
+    return starts_with(setting, "SLURM_") || starts_with(setting, "SRUN_") ||
+           starts_with(setting, "_SLURM_SPANK_OPTION_");
+}
+
+static void scrub(void)
+{
+    for (char **e = environ; *e;) {
+        char name[256];
+        size_t bytes = strcspn(*e, "=");
+
+        if (!is_scrubbed(*e) || bytes >= sizeof name) {
+            e++;
+            continue;
+        }
+        memcpy(name, *e, bytes);
+        name[bytes] = '\0';
+        if (unsetenv(name) < 0)
+            e++;
+        else
+            e = environ; /* the list has moved */
+    }
+}
+
+/* Sets what crystal.yaml wants for one stage. */
+static void apply_stage_env(const struct crystal_request *r, const char *stage)
+{
+    size_t bytes = strlen(stage);
+
+    for (int i = 0; i < r->env.count; i++) {
+        char *setting = r->env.v[i], *equals;
+
+        if (!starts_with(setting, stage) || setting[bytes] != '.')
+            continue;
+        setting += bytes + 1;
+        equals = strchr(setting, '=');
+        if (!equals)
+            continue;
+        *equals = '\0';
+        (void)setenv(setting, equals + 1, 1); /* fails for an empty name only */
+        *equals = '=';
+    }
+}
+
+struct step_env {
+    const struct crystal_steps *steps;
+    const char *stage; /* whose variables of crystal.yaml apply; NULL = none */
+};
+
+static void prepare_step(void *context)
+{
+    const struct step_env *env = context;
+    char *job_id = strdup(env->steps->job_id);
+
+    scrub();
+    if (job_id)
+        (void)setenv("SLURM_JOB_ID", job_id, 1);
+    if (env->stage)
+        apply_stage_env(env->steps->request, env->stage);
+}
+
+/* --- command lines --- */
+
+/* srun [what the user's step shares] [what makes it our step] scrystal */
+static void step_line(const struct crystal_steps *s, const char *step, uint32_t nodes,
+                      bool all_cpus, bool with_gpus, struct crystal_argv *out)
+{
+    const struct crystal_request *r = s->request;
+
+    crystal_argv_add(out, "%s", s->self->v[0]);
+    crystal_srun_line_add_stage(s->line, out);
+    crystal_argv_add(out, "--crystal-stage=%s", step);
+    crystal_argv_add(out, "--crystal-job-dir=%s", r->job_dir);
+    crystal_argv_add(out, "--job-name=crystal-%s", step);
+    crystal_argv_add(out, "--overlap");
+    crystal_argv_add(out, "--input=none");
+    crystal_argv_add(out, "--kill-on-bad-exit=1");
+    crystal_argv_add(out, "--mpi=none");
+    if (all_cpus && s->cpus_per_node)
+        crystal_argv_add(out, "--cpus-per-task=%u", s->cpus_per_node);
+    crystal_argv_add(out, "--nodes=%u", nodes);
+    crystal_argv_add(out, "--ntasks=%u", nodes);
+    crystal_argv_add(out, "--ntasks-per-node=1");
+    if (!with_gpus)
+        crystal_argv_add(out, "--gres=none");
+    else if (s->with_gres)
+        crystal_argv_add(out, "--gres=%s", r->gres_per_node);
+    crystal_argv_add(out, "%s", s->scrystal);
+}
+
+static void add_program(const struct crystal_steps *s, struct crystal_argv *out)
+{
+    crystal_argv_add(out, "--");
+    crystal_argv_add_range(out, s->self, s->program, s->self->count);
+}
+
+static void agent_line(const struct crystal_steps *s, const char *step,
+                       const char *stage, bool with_program, struct crystal_argv *out)
+{
+    step_line(s, step, s->request->node_count, true, with_program, out);
+    crystal_argv_add(out, "agent");
+    crystal_argv_add(out, "--job");
+    crystal_argv_add(out, "%s", s->request->job_dir);
+    crystal_argv_add(out, "--stage");
+    crystal_argv_add(out, "%s", stage);
+    if (with_program)
+        add_program(s, out);
+}
+
+static void scrystal_line(const char *scrystal, const char *command,
+                          const char *job_dir, struct crystal_argv *out)
+{
+    crystal_argv_add(out, "%s", scrystal);
+    crystal_argv_add(out, "%s", command);
+    crystal_argv_add(out, "--job");
+    crystal_argv_add(out, "%s", job_dir);
+}
+
+/* The user's own line with the sandbox's shape as the last word on every option. */
+static void program_line(const struct crystal_steps *s, struct crystal_argv *out)
+{
+    const struct crystal_request *r = s->request;
+    int end = s->program;
+
+    if (end > 1 && strcmp(s->self->v[end - 1], "--") == 0)
+        end--;
+    crystal_argv_add_range(out, s->self, 0, end);
+    crystal_argv_add(out, "--nodes=%u", r->node_count);
+    crystal_argv_add(out, "--ntasks=%u", r->task_count);
+    crystal_argv_add(out, "--ntasks-per-node=%u", r->tasks_per_node);
+    crystal_argv_add(out, "--distribution=block");
+    if (s->with_gres)
+        crystal_argv_add(out, "--gres=%s", r->gres_per_node);
+    if (s->cpus_per_node && s->cpus_per_node < r->tasks_per_node)
+        crystal_argv_add(out, "--overcommit");
+    crystal_argv_add(out, "--crystal-stage=%s", CRYSTAL_STEP_PROGRAM);
+    crystal_argv_add(out, "--crystal-job-dir=%s", r->job_dir);
+    crystal_argv_add(out, "--crystal-logical-ranks=%u", r->logical_rank_count);
+    crystal_argv_add(out, "--crystal-ranks-per-node=%u", r->ranks_per_node);
+    crystal_argv_add(out, "--crystal-sandbox=%s", r->sandbox);
+    crystal_argv_add_range(out, s->self, end, s->self->count);
+}
+
+/* --- the steps themselves --- */
+
+static int start_helper(const struct crystal_steps *s, const char *stage,
+                        struct crystal_argv *line, pid_t *ret_pid,
+                        struct crystal_error *err)
+{
+    struct step_env env = {s, stage};
+    struct crystal_process_spec spec = {
+        .path = SELF,
+        .argv = line,
+        .prepare = prepare_step,
+        .context = &env,
+        .background = true,
+    };
+    int rc = crystal_process_start(&spec, ret_pid, err);
+
+    crystal_argv_fini(line);
+    return rc;
+}
+
+/* Waits until path is another file than before (before->st_ino = 0: until it is
+ * there), as long as the helper runs and no signal comes. 0, or the exit code to end
+ * with. */
+static int wait_for_file(const char *path, const struct stat *before, pid_t *helper,
+                         const char *step)
+{
+    static const struct timespec pause = {0, 20 * 1000 * 1000};
+    uint64_t deadline_ms = crystal_process_now_ms() + START_TIMEOUT_MS;
+
+    for (;;) {
+        struct stat now;
+        int code, number;
+
+        if (stat(path, &now) == 0 && (now.st_ino != before->st_ino ||
+                                      now.st_mtim.tv_sec != before->st_mtim.tv_sec ||
+                                      now.st_mtim.tv_nsec != before->st_mtim.tv_nsec))
+            return 0;
+        if (crystal_process_wait(*helper, 0, &code)) {
+            *helper = 0;
+            dprintf(2, "crystal: %s: ended with exit code %d before it was ready\n",
+                    step, code);
+            return code ? code : EXIT_STAGE;
+        }
+        number = crystal_process_pending_signal();
+        if (number)
+            return 128 + number;
+        if (crystal_process_now_ms() >= deadline_ms) {
+            dprintf(2,
+                    "crystal: %s: not ready after %d s; see squeue -s and log/ in the "
+                    "job directory\n",
+                    step, START_TIMEOUT_MS / 1000);
+            return EXIT_STAGE;
+        }
+        (void)nanosleep(&pause, NULL);
+    }
+}
+
+static int start_coordinator(const struct crystal_steps *s, struct helpers *helpers)
+{
+    struct crystal_error err = {0};
+    struct crystal_argv line = {0};
+    struct stat before = {0};
+    char path[PATH_MAX];
+
+    path_in(s, path, "coord");
+    if (stat(path, &before) < 0)
+        before.st_ino = 0;
+    step_line(s, CRYSTAL_STEP_COORD, 1, false, false, &line);
+    crystal_argv_add(&line, "coord");
+    crystal_argv_add(&line, "--job");
+    crystal_argv_add(&line, "%s", s->request->job_dir);
+    if (start_helper(s, NULL, &line, &helpers->coord, &err) < 0)
+        return say("coordinator", &err, EXIT_STAGE);
+    return wait_for_file(path, &before, &helpers->coord, "coordinator");
+}
+
+/* One stage in the foreground. spec->argv is freed. */
+static int run_stage(const struct crystal_process_spec *spec, const char *name,
+                     const char *title, pid_t coord)
+{
+    struct crystal_error err = {0};
+    bool coord_ended;
+    int rc;
+
+    rc = crystal_process_stage(spec, title, coord, &coord_ended, &err);
+    if (rc < 0)
+        return say(name, &err, EXIT_STAGE);
+    if (coord_ended)
+        dprintf(2, "crystal: %s: the coordinator has ended\n", name);
+    if (rc > 0)
+        dprintf(2,
+                "crystal: the %s stage failed (exit code %d); the program was not "
+                "started\n",
+                name, rc);
+    return rc;
+}
+
+static int run_agent_stage(const struct crystal_steps *s, const char *stage,
+                           uint32_t ranks, pid_t coord)
+{
+    struct step_env env = {s, stage};
+    struct crystal_argv line = {0};
+    struct crystal_process_spec spec = {
+        .path = SELF, .argv = &line, .prepare = prepare_step, .context = &env};
+    char title[128];
+    int rc, used;
+
+    used = snprintf(title, sizeof title, "%s: %u of %u ranks", stage, ranks,
+                    s->request->logical_rank_count);
+    if (s->request->iterations)
+        snprintf(title + used, sizeof title - (size_t)used, ", %u iterations",
+                 s->request->iterations);
+    agent_line(s, stage, stage, true, &line);
+    rc = run_stage(&spec, stage, title, coord);
+    crystal_argv_fini(&line);
+    return rc;
+}
+
+/* From file to file, so here and not as a job step. */
+static int run_graph(const struct crystal_steps *s, pid_t coord)
+{
+    struct crystal_argv line = {0};
+    struct crystal_process_spec spec = {.path = s->scrystal, .argv = &line};
+    char title[128];
+    int rc;
+
+    snprintf(title, sizeof title, "graph: %u ranks for %u", s->request->live_count,
+             s->request->logical_rank_count);
+    scrystal_line(s->scrystal, "graph", s->request->job_dir, &line);
+    rc = run_stage(&spec, "graph", title, coord);
+    crystal_argv_fini(&line);
+    return rc;
+}
+
+/* Starts one agent per sandbox node and waits for what they tell the tasks. The agents'
+ * own tasks have passed our hook in slurmstepd, which left a mark: without it the
+ * program would run there unemulated. */
+static int start_agents(const struct crystal_steps *s, struct helpers *helpers)
+{
+    static const struct stat absent = {0};
+    struct crystal_error err = {0};
+    struct crystal_argv line = {0};
+    char name[32], path[PATH_MAX];
+    int code = 0;
+
+    for (uint32_t node = 0; node < s->request->node_count; node++) {
+        snprintf(name, sizeof name, "agent.%u.env", node);
+        path_in(s, path, name);
+        (void)unlink(path); /* of an earlier run; usually there is none */
+        snprintf(name, sizeof name, "agent.%u.spank", node);
+        path_in(s, path, name);
+        (void)unlink(path);
+    }
+    agent_line(s, CRYSTAL_STEP_AGENT, CRYSTAL_STEP_PROGRAM, false, &line);
+    if (start_helper(s, "emulate", &line, &helpers->agent, &err) < 0)
+        return say("agent", &err, EXIT_STAGE);
+    for (uint32_t node = 0; code == 0 && node < s->request->node_count; node++) {
+        snprintf(name, sizeof name, "agent.%u.env", node);
+        path_in(s, path, name);
+        code = wait_for_file(path, &absent, &helpers->agent, "agent");
+        if (code)
+            break;
+        snprintf(name, sizeof name, "agent.%u.spank", node);
+        path_in(s, path, name);
+        if (access(path, F_OK) == 0)
+            continue;
+        dprintf(2,
+                "crystal: node %u of the job does not load crystal.so; install it and "
+                "its plugstack.conf line on every node\n",
+                node);
+        code = EXIT_STAGE;
+    }
+    return code;
+}
+
+/* Returns only where exec failed. */
+static int become_program(const struct crystal_steps *s, const struct helpers *helpers)
+{
+    struct crystal_argv line = {0};
+    char pids[64];
+
+    snprintf(pids, sizeof pids, "%d,%d,%d", (int)helpers->coord, (int)helpers->agent,
+             (int)s->salloc);
+    apply_stage_env(s->request, "emulate");
+    program_line(s, &line);
+    if (!crystal_argv_is_ok(&line) || setenv(CRYSTAL_STEPS_ENV, pids, 1) < 0) {
+        dprintf(2, "crystal: out of memory\n");
+        return EXIT_STAGE;
+    }
+    dprintf(2, "crystal: emulate: %u of %u ranks\n", s->request->task_count,
+            s->request->logical_rank_count);
+    crystal_process_reset_signals();
+    execv(SELF, line.v);
+    dprintf(2, "crystal: srun: %s\n", strerror(errno));
+    crystal_argv_fini(&line);
+    return EXIT_STAGE;
+}
+
+static int run_stages(const struct crystal_steps *s, struct helpers *helpers)
+{
+    const struct crystal_request *r = s->request;
+    int code = start_coordinator(s, helpers);
+
+    if (code == 0 && r->stages & CRYSTAL_STAGE_BIT_CAPTURE)
+        code = run_agent_stage(s, CRYSTAL_STEP_CAPTURE, r->live_count, helpers->coord);
+    if (code == 0 && r->stages & CRYSTAL_STAGE_BIT_PLAN)
+        code = run_graph(s, helpers->coord);
+    if (code == 0 && r->stages & CRYSTAL_STAGE_BIT_PLAN)
+        code = run_agent_stage(s, CRYSTAL_STEP_PLAN, r->task_count, helpers->coord);
+    if (code == 0 && r->stages & CRYSTAL_STAGE_BIT_EMULATE)
+        code = start_agents(s, helpers);
+    return code;
+}
+
+static void finish(const char *scrystal, const char *job_dir, struct helpers *helpers)
+{
+    uint64_t deadline_ms = crystal_process_now_ms() + FINISH_TIMEOUT_MS;
+    struct crystal_argv line = {0};
+    struct crystal_process_spec spec = {.path = scrystal, .argv = &line};
+    pid_t *pids[] = {&helpers->agent, &helpers->coord}, teller = 0;
+    int code;
+
+    if (helpers->coord && !crystal_process_wait(helpers->coord, 0, &code)) {
+        scrystal_line(scrystal, "coord", job_dir, &line);
+        crystal_argv_add(&line, "--finish");
+        if (crystal_process_start(&spec, &teller, NULL) == 0 &&
+            !crystal_process_wait(teller, FINISH_TIMEOUT_MS, &code))
+            crystal_process_end(teller);
+        crystal_argv_fini(&line);
+    } else {
+        helpers->coord = 0;
+        deadline_ms = 0; /* nobody tells the agents */
+    }
+    for (size_t i = 0; i < 2; i++) {
+        uint64_t now_ms = crystal_process_now_ms();
+
+        if (*pids[i] &&
+            !crystal_process_wait(
+                *pids[i], deadline_ms > now_ms ? deadline_ms - now_ms : 0, &code))
+            crystal_process_end(*pids[i]);
+    }
+}
+
+int crystal_steps_run(const struct crystal_steps *steps)
+{
+    struct helpers helpers = {0};
+    int code = run_stages(steps, &helpers);
+
+    if (code == 0 && steps->request->stages & CRYSTAL_STAGE_BIT_EMULATE)
+        code = become_program(steps, &helpers);
+    finish(steps->scrystal, steps->request->job_dir, &helpers);
+    return code;
+}
+
+struct crystal_steps_pids crystal_steps_pids_parse(const char *text)
+{
+    struct crystal_steps_pids pids = {0};
+
+    if (text &&
+        (sscanf(text, "%d,%d,%d", &pids.coord, &pids.agent, &pids.salloc) != 3 ||
+         pids.coord < 0 || pids.agent < 0 || pids.salloc < 0))
+        memset(&pids, 0, sizeof pids);
+    return pids;
+}
+
+void crystal_steps_finish(const char *scrystal, const char *job_dir,
+                          const struct crystal_steps_pids *pids, time_t start_time)
+{
+    struct helpers helpers = {.coord = pids->coord, .agent = pids->agent};
+    char path[PATH_MAX], *found = crystal_ask_scrystal_path(scrystal, NULL);
+    struct stat st;
+
+    finish(found ? found : "scrystal", job_dir, &helpers);
+    free(found);
+    snprintf(path, sizeof path, "%s/report.txt", job_dir);
+    if (stat(path, &st) == 0 && st.st_mtime >= start_time)
+        dprintf(2, "crystal: report: %s\n", path);
+}

@@ -1,0 +1,101 @@
+/* What slurmstepd does for one task of ours. */
+#include "config.h"
+
+#include "spank/task.h"
+
+#include "spank/request.h"
+#include "spank/task_env.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { AGENT_TIMEOUT_MS = 30000, RANKS_MAX = 1 << 24 };
+
+/* DIR/agent.NODE.what */
+static int agent_path(const struct crystal_options *options, uint32_t node,
+                      const char *what, char *out, struct crystal_error *err)
+{
+    const char *dir = options->value[CRYSTAL_OPTION_JOB_DIR];
+
+    if (!dir || node == UINT32_MAX)
+        return crystal_error_set(err, EINVAL,
+                                 "a step of ours came without job directory or node; "
+                                 "install one release on all nodes");
+    if (snprintf(out, PATH_MAX, "%s/agent.%u.%s", dir, node, what) >= PATH_MAX)
+        return crystal_error_set(err, ENAMETOOLONG, "%s: path too long", dir);
+    return 0;
+}
+
+int crystal_task_mark_agent(const struct crystal_options *options, uint32_t node,
+                            struct crystal_error *err)
+{
+    char path[PATH_MAX];
+    int rc = agent_path(options, node, "spank", path, err), fd;
+
+    if (rc < 0)
+        return rc;
+    fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+    if (fd < 0)
+        return crystal_error_set(err, errno, "%s: %s", path, strerror(errno));
+    (void)close(fd); /* nothing was written */
+    return 0;
+}
+
+static uint32_t number(const struct crystal_options *options, enum crystal_option which)
+{
+    const char *text = options->value[which];
+    char *end;
+    unsigned long value = text ? strtoul(text, &end, 10) : 0;
+
+    return text && *text && !*end && value <= RANKS_MAX ? (uint32_t)value : 0;
+}
+
+static int task_of(const struct crystal_options *options, uint32_t index,
+                   struct crystal_task *ret, struct crystal_error *err)
+{
+    const char *sandbox = options->value[CRYSTAL_OPTION_SANDBOX];
+
+    ret->logical_rank_count = number(options, CRYSTAL_OPTION_LOGICAL_RANKS);
+    ret->ranks_per_node = number(options, CRYSTAL_OPTION_RANKS_PER_NODE);
+    ret->lrank = sandbox ? crystal_rank_list_at(sandbox, index) : UINT32_MAX;
+    if (!ret->logical_rank_count || !ret->ranks_per_node ||
+        ret->lrank >= ret->logical_rank_count)
+        return crystal_error_set(err, EINVAL,
+                                 "task %u is no sandbox rank of '%s'; install one "
+                                 "release on all nodes",
+                                 index, sandbox ? sandbox : "");
+    return 0;
+}
+
+int crystal_task_enter(const struct crystal_options *options, uint32_t node,
+                       uint32_t task, crystal_task_setenv_fn set, void *context,
+                       struct crystal_error *err)
+{
+    struct crystal_argv settings = {0};
+    struct crystal_task rank;
+    char path[PATH_MAX];
+    int rc = task_of(options, task, &rank, err);
+
+    if (rc == 0)
+        rc = agent_path(options, node, "env", path, err);
+    if (rc == 0)
+        rc = crystal_task_env_read(path, AGENT_TIMEOUT_MS, &settings, err);
+    if (rc == 0)
+        crystal_task_env_add(&rank, &settings);
+    if (rc == 0 && settings.failed)
+        rc = crystal_error_set(err, ENOMEM, "out of memory");
+    for (int i = 0; rc == 0 && i < settings.count; i++) {
+        char *equals = strchr(settings.v[i], '=');
+
+        *equals = '\0';
+        if (set(context, settings.v[i], equals + 1) < 0)
+            rc = crystal_error_set(err, EIO, "%s cannot be set", settings.v[i]);
+    }
+    crystal_argv_fini(&settings);
+    return rc;
+}
