@@ -12,6 +12,8 @@
  * file. */
 static const struct crystal_command commands[] = {
     {"layout", crystal_command_layout, "which ranks run, and where"},
+    {"graph", crystal_command_graph, "captured traces -> the graph of all ranks"},
+    {"show", crystal_command_show, "print any file of a job directory"},
     {"doctor", crystal_command_doctor, "what this machine lacks, and crystal.yaml's keys"},
     {NULL, NULL, NULL},
 };

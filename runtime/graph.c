@@ -264,6 +264,9 @@ struct crystal_graph *crystal_graph_open(const char *path, struct crystal_error 
     }
     if (crystal_file_map(path, CRYSTAL_GRAPH_MAGIC, CRYSTAL_GRAPH_VERSION, &g->view,
                          err)) {
+        if (err && err->code == ENOENT)
+            (void)crystal_error_set(
+                err, ENOENT, "%s: not there yet; run 'scrystal graph' first", path);
         free(g);
         return NULL;
     }

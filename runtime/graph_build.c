@@ -684,7 +684,5 @@ int crystal_graph_build(const char *job_dir, struct crystal_error *err)
         code = image_write(&b, path, err);
     }
     build_fini(&b);
-    if (code)
-        crystal_error_prefix(err, "graph");
     return code;
 }

@@ -1,0 +1,95 @@
+/* scrystal graph: builds job.graph from the captured traces, or shows it. */
+#include "config.h"
+
+#include "commands/commands.h"
+#include "commands/show.h"
+
+#include "runtime/log.h"
+
+#include <getopt.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+static const struct option long_options[] = {
+    {"job", required_argument, NULL, 'j'},
+    {"stat", no_argument, NULL, 's'},
+    {"show", no_argument, NULL, 'S'},
+    {"help", no_argument, NULL, 'h'},
+    {NULL, 0, NULL, 0},
+};
+
+static void help(FILE *out)
+{
+    fprintf(out,
+            "usage: scrystal graph --job=DIR [--stat | --show]\n\n"
+            "Builds job.graph from the traces that capture left in DIR: what every\n"
+            "logical rank does, and where its iterations begin.\n\n"
+            "  --job=DIR   the job directory\n"
+            "  --stat      only say what the present job.graph holds\n"
+            "  --show      print all of the present job.graph\n");
+}
+
+static int show(const char *job_dir, int with_ops)
+{
+    struct crystal_error err = {0};
+    struct crystal_graph *g;
+    char path[PATH_MAX];
+    int code;
+
+    if (snprintf(path, sizeof path, "%s/job.graph", job_dir) >= (int)sizeof path) {
+        crystal_log(CRYSTAL_LOG_ERROR, "graph", "%s: path too long", job_dir);
+        return CRYSTAL_EXIT_USAGE;
+    }
+    g = crystal_graph_open(path, &err);
+    if (!g) {
+        crystal_log(CRYSTAL_LOG_ERROR, "graph", "%s", crystal_error_text(&err));
+        return CRYSTAL_EXIT_STAGE;
+    }
+    code = crystal_show_graph(stdout, g, with_ops);
+    crystal_graph_close(g);
+    if (code || fflush(stdout) != 0 || ferror(stdout)) {
+        crystal_log(CRYSTAL_LOG_ERROR, "graph", "cannot print");
+        return CRYSTAL_EXIT_STAGE;
+    }
+    return 0;
+}
+
+CRYSTAL_COMMAND(graph)
+{
+    struct crystal_error err = {0};
+    const char *job_dir = NULL;
+    int option, as_stat = 0, as_text = 0;
+
+    optind = 1;
+    while ((option = getopt_long(argc, argv, "+", long_options, NULL)) >= 0) {
+        switch (option) {
+        case 'j':
+            job_dir = optarg;
+            break;
+        case 's':
+            as_stat = 1;
+            break;
+        case 'S':
+            as_text = 1;
+            break;
+        case 'h':
+            help(stdout);
+            return 0;
+        default:
+            help(stderr);
+            return CRYSTAL_EXIT_USAGE;
+        }
+    }
+    if (!job_dir || optind < argc) {
+        help(stderr);
+        return CRYSTAL_EXIT_USAGE;
+    }
+    if (as_stat || as_text)
+        return show(job_dir, as_text);
+    if (crystal_graph_build(job_dir, &err)) {
+        crystal_log(CRYSTAL_LOG_ERROR, "graph", "%s", crystal_error_text(&err));
+        return CRYSTAL_EXIT_STAGE;
+    }
+    return 0;
+}

@@ -1,0 +1,22 @@
+/* Printing the records of a job directory's files as text, for show and graph. */
+#ifndef CRYSTAL_COMMANDS_SHOW_H
+#define CRYSTAL_COMMANDS_SHOW_H
+
+#include "runtime/graph.h"
+#include "runtime/trace.h"
+
+#include <stdbool.h>
+#include <stdio.h>
+
+/* "allreduce"; borrowed. */
+const char *crystal_func_name(unsigned func);
+
+/* One line per record, with its index from first on; EXT records join the COMM record
+ * before them. comm_name gives the name behind a record's communicator (context, index)
+ * or NULL; it may be NULL itself. */
+void crystal_show_ops(FILE *out, const struct crystal_op *ops, uint64_t first,
+                      uint64_t end);
+/* Ranks, communicators, iterations of a graph; with_ops prints every operation too. */
+int crystal_show_graph(FILE *out, const struct crystal_graph *g, int with_ops);
+
+#endif
