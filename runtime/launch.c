@@ -1,0 +1,397 @@
+/* Starting and ending the ranks of a node. See launch.h.
+ *
+ * The guard is a forked process that reads process groups from a pipe whose writing end
+ * only the launching process has: "+group" as a positive, "-group" as a negative
+ * number. At the end of the stream it ends the groups it still knows.
+ */
+#include "config.h"
+
+#include "runtime/launch.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#define GRACE_MS       3000
+#define DYING_MS       500 /* after SIGKILL; who is left then is a zombie of others */
+#define POLL_MS        100 /* where SIGCHLD goes to another thread */
+#define GUARDED_GROUPS 4096
+
+struct child {
+    uint32_t lrank;
+    pid_t pid; /* and process group; 0: nothing of it is left */
+    int is_running;
+};
+
+struct crystal_launch {
+    struct child *children; /* owned */
+    uint32_t count, capacity;
+    uint32_t running;
+    int guard_fd; /* writing end */
+    pid_t guard;
+    sigset_t before; /* the caller's signal mask */
+};
+
+/* --- groups --- */
+
+static void pause_ms(long ms)
+{
+    struct timespec pause = {ms / 1000, ms % 1000 * 1000000L};
+
+    while (nanosleep(&pause, &pause) < 0 && errno == EINTR)
+        ;
+}
+
+/* Ends the groups: SIGTERM, SIGKILL after grace_ms. Groups without processes are set to
+ * 0. reap: they are our children. */
+static void end_groups(pid_t *groups, uint32_t count, int grace_ms, int reap)
+{
+    for (int waited_ms = 0;; waited_ms += 20) {
+        int signal = waited_ms == 0 ? SIGTERM : waited_ms >= grace_ms ? SIGKILL : 0;
+        uint32_t left = 0;
+
+        for (uint32_t i = 0; i < count; i++) {
+            if (!groups[i])
+                continue;
+            if (reap)
+                (void)waitpid(groups[i], NULL, WNOHANG); /* else it stays a zombie */
+            if (kill(-groups[i], signal) < 0 && errno == ESRCH)
+                groups[i] = 0;
+            else
+                left++;
+        }
+        if (!left || waited_ms > grace_ms + DYING_MS)
+            return;
+        pause_ms(20);
+    }
+}
+
+/* --- the guard --- */
+
+static void guard_main(int fd) __attribute__((noreturn));
+
+static void guard_main(int fd)
+{
+    static pid_t groups[GUARDED_GROUPS];
+    int null = open("/dev/null", O_RDWR);
+    int32_t note;
+    ssize_t done;
+
+    (void)setpgid(0, 0); /* a terminal's Ctrl-C is not for the guard */
+    (void)prctl(PR_SET_NAME, "crystal-guard");
+    for (int i = 0; i < 3 && null >= 0; i++)
+        (void)dup2(null, i); /* nobody must wait for our copies of the outputs */
+    for (int i = 3; i < 1024; i++)
+        if (i != fd)
+            (void)close(i);
+    while ((done = read(fd, &note, sizeof note)) != 0) {
+        int at = 0;
+
+        if (done < 0 && errno == EINTR)
+            continue;
+        if (done != (ssize_t)sizeof note)
+            break;
+        while (at < GUARDED_GROUPS && groups[at] != (note < 0 ? -note : 0))
+            at++;
+        if (at < GUARDED_GROUPS)
+            groups[at] = note < 0 ? 0 : note;
+    }
+    end_groups(groups, GUARDED_GROUPS, GRACE_MS, 0);
+    _exit(0);
+}
+
+static void tell_guard(struct crystal_launch *l, int32_t note)
+{
+    if (write(l->guard_fd, &note, sizeof note) < 0)
+        return; /* without the guard, PDEATHSIG remains */
+}
+
+struct crystal_launch *crystal_launch_create(struct crystal_error *err)
+{
+    struct crystal_launch *l = calloc(1, sizeof *l);
+    sigset_t signals;
+    int ends[2];
+
+    if (!l) {
+        (void)crystal_error_set(err, ENOMEM, "launch: out of memory");
+        return NULL;
+    }
+    if (pipe2(ends, O_CLOEXEC) < 0) {
+        (void)crystal_error_set(err, errno, "launch: pipe: %s", strerror(errno));
+        free(l);
+        return NULL;
+    }
+    (void)sigemptyset(&signals);
+    (void)sigaddset(&signals, SIGCHLD);
+    (void)sigaddset(&signals, SIGINT);
+    (void)sigaddset(&signals, SIGTERM);
+    (void)sigaddset(&signals, SIGHUP);
+    (void)sigaddset(&signals, SIGPIPE); /* a dead guard is an error code */
+    (void)pthread_sigmask(SIG_BLOCK, &signals, &l->before);
+    l->guard = fork();
+    if (l->guard == 0) {
+        (void)close(ends[1]);
+        guard_main(ends[0]);
+    }
+    (void)close(ends[0]);
+    if (l->guard < 0) {
+        (void)crystal_error_set(err, errno, "launch: fork: %s", strerror(errno));
+        (void)close(ends[1]);
+        (void)pthread_sigmask(SIG_SETMASK, &l->before, NULL);
+        free(l);
+        return NULL;
+    }
+    l->guard_fd = ends[1];
+    return l;
+}
+
+/* --- starting --- */
+
+extern char **environ;
+
+static size_t name_bytes(const char *entry)
+{
+    const char *equals = strchr(entry, '=');
+
+    return equals ? (size_t)(equals - entry) + 1 : strlen(entry);
+}
+
+/* The own environment with additions over it; caller frees the array. */
+static char **environment(char *const *additions)
+{
+    size_t own = 0, added = 0, count = 0;
+    char **all;
+
+    while (environ && environ[own])
+        own++;
+    while (additions && additions[added])
+        added++;
+    all = malloc((own + added + 1) * sizeof *all);
+    if (!all)
+        return NULL;
+    for (size_t i = 0; i < own; i++) {
+        size_t k = 0;
+
+        while (k < added &&
+               strncmp(environ[i], additions[k], name_bytes(additions[k])) != 0)
+            k++;
+        if (k == added)
+            all[count++] = environ[i];
+    }
+    for (size_t i = 0; i < added; i++)
+        all[count++] = additions[i];
+    all[count] = NULL;
+    return all;
+}
+
+/* The child between fork and exec: only calls that are safe there. */
+static void child_main(const struct crystal_launch_rank *rank, char **env,
+                       const sigset_t *mask, int in, int out, int status, pid_t parent)
+{
+    int code;
+
+    (void)setpgid(0, 0);
+    (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (getppid() != parent)
+        _exit(127); /* it died before the line above */
+    if ((in >= 0 && dup2(in, STDIN_FILENO) < 0) ||
+        (out >= 0 && (dup2(out, STDOUT_FILENO) < 0 || dup2(out, STDERR_FILENO) < 0)))
+        goto err;
+    (void)sigprocmask(SIG_SETMASK, mask, NULL);
+    (void)execvpe(rank->argv[0], rank->argv, env);
+err:
+    code = errno;
+    if (write(status, &code, sizeof code) < 0)
+        _exit(126);
+    _exit(127);
+}
+
+static int add_child(struct crystal_launch *l, uint32_t lrank, pid_t pid)
+{
+    if (l->count == l->capacity) {
+        uint32_t capacity = l->capacity ? 2 * l->capacity : 16;
+        struct child *bigger = realloc(l->children, capacity * sizeof *bigger);
+
+        if (!bigger)
+            return -ENOMEM;
+        l->children = bigger;
+        l->capacity = capacity;
+    }
+    l->children[l->count++] = (struct child){lrank, pid, pid != 0};
+    return 0;
+}
+
+int crystal_launch_start(struct crystal_launch *l,
+                         const struct crystal_launch_rank *rank,
+                         struct crystal_error *err)
+{
+    char **env = environment(rank->env);
+    int in = -1, out = -1, status[2] = {-1, -1}, exec_errno = 0, code = 0;
+    pid_t pid, parent = getpid();
+
+    if (!env || add_child(l, rank->lrank, 0)) {
+        code = crystal_error_set(err, ENOMEM, "launch: out of memory");
+        goto out_free;
+    }
+    l->count--; /* there is room now */
+    if (!rank->keeps_stdin)
+        in = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    if (rank->log_path)
+        out = open(rank->log_path,
+                   O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC | O_NOFOLLOW,
+                   0600);
+    if (rank->log_path && out < 0) {
+        code = crystal_error_set(err, errno, "launch: %s: %s", rank->log_path,
+                                 strerror(errno));
+        goto out_close;
+    }
+    if (pipe2(status, O_CLOEXEC) < 0 || (pid = fork()) < 0) {
+        code = crystal_error_set(err, errno, "launch: rank %u: %s", rank->lrank,
+                                 strerror(errno));
+        goto out_close;
+    }
+    if (pid == 0)
+        child_main(rank, env, &l->before, in, out, status[1], parent);
+    (void)setpgid(pid, pid); /* whoever is first */
+    (void)close(status[1]);
+    status[1] = -1;
+    while (read(status[0], &exec_errno, sizeof exec_errno) < 0 && errno == EINTR)
+        ;
+    if (exec_errno) {
+        (void)waitpid(pid, NULL, 0);
+        code = crystal_error_set(err, exec_errno, "launch: cannot run '%s': %s",
+                                 rank->argv[0], strerror(exec_errno));
+        goto out_close;
+    }
+    (void)add_child(l, rank->lrank, pid); /* room was made above */
+    l->running++;
+    tell_guard(l, pid);
+
+out_close:
+    if (status[0] >= 0)
+        (void)close(status[0]);
+    if (status[1] >= 0)
+        (void)close(status[1]);
+    if (in >= 0)
+        (void)close(in);
+    if (out >= 0)
+        (void)close(out);
+out_free:
+    free(env);
+    return code;
+}
+
+uint32_t crystal_launch_running(const struct crystal_launch *l)
+{
+    return l->running;
+}
+
+/* --- watching --- */
+
+/* A child that has ended, if there is one. */
+static int reap_one(struct crystal_launch *l, struct crystal_launch_end *ret)
+{
+    for (uint32_t i = 0; i < l->count; i++) {
+        struct child *child = &l->children[i];
+        int status;
+
+        if (!child->is_running || waitpid(child->pid, &status, WNOHANG) != child->pid)
+            continue;
+        child->is_running = 0;
+        l->running--;
+        if (kill(-child->pid, 0) < 0 && errno == ESRCH) {
+            tell_guard(l, -child->pid); /* its number may be somebody else's soon */
+            child->pid = 0;
+        }
+        ret->lrank = child->lrank;
+        ret->signal = WIFSIGNALED(status) ? WTERMSIG(status) : 0;
+        ret->code = ret->signal ? 128 + ret->signal : WEXITSTATUS(status);
+        return 1;
+    }
+    return 0;
+}
+
+int crystal_launch_wait(struct crystal_launch *l, int timeout_ms,
+                        struct crystal_launch_end *ret, int *ret_signal)
+{
+    sigset_t signals;
+
+    (void)sigemptyset(&signals);
+    (void)sigaddset(&signals, SIGCHLD);
+    (void)sigaddset(&signals, SIGINT);
+    (void)sigaddset(&signals, SIGTERM);
+    (void)sigaddset(&signals, SIGHUP);
+    for (;;) {
+        int part_ms = timeout_ms < POLL_MS ? timeout_ms : POLL_MS;
+        struct timespec wait = {0, part_ms * 1000000L};
+        int signal;
+
+        if (reap_one(l, ret))
+            return 1;
+        signal = sigtimedwait(&signals, NULL, &wait);
+        if (signal > 0 && signal != SIGCHLD) {
+            *ret_signal = signal;
+            return -EINTR;
+        }
+        if (signal > 0)
+            continue; /* look which one; costs no time */
+        timeout_ms -= part_ms;
+        if (timeout_ms <= 0)
+            return reap_one(l, ret);
+    }
+}
+
+void crystal_launch_stop(struct crystal_launch *l, int grace_ms)
+{
+    pid_t *groups = calloc(l->count ? l->count : 1, sizeof *groups);
+
+    /* Groups of ranks that have ended may hold what these started. */
+    if (groups) {
+        for (uint32_t i = 0; i < l->count; i++)
+            groups[i] = l->children[i].pid;
+        end_groups(groups, l->count, grace_ms, 1);
+        free(groups);
+    } else {
+        for (uint32_t i = 0; i < l->count; i++)
+            if (l->children[i].pid)
+                (void)kill(-l->children[i].pid, SIGKILL);
+    }
+    for (uint32_t i = 0; i < l->count; i++) {
+        if (l->children[i].is_running)
+            (void)waitpid(l->children[i].pid, NULL, 0); /* ECHILD: reaped above */
+        if (l->children[i].pid)
+            tell_guard(l, -l->children[i].pid);
+    }
+    l->count = 0;
+    l->running = 0;
+}
+
+void crystal_launch_destroy(struct crystal_launch *l)
+{
+    if (!l)
+        return;
+    crystal_launch_stop(l, GRACE_MS);
+    (void)close(l->guard_fd); /* the guard's end */
+    while (waitpid(l->guard, NULL, 0) < 0 && errno == EINTR)
+        ;
+    (void)pthread_sigmask(SIG_SETMASK, &l->before, NULL);
+    free(l->children);
+    free(l);
+}
+
+void crystal_launch_end_text(const struct crystal_launch_end *end, char *out,
+                             size_t out_bytes)
+{
+    if (end->signal)
+        (void)snprintf(out, out_bytes, "was ended by signal %d (%s)", end->signal,
+                       strsignal(end->signal));
+    else
+        (void)snprintf(out, out_bytes, "ended with code %d", end->code);
+}
