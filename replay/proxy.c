@@ -247,8 +247,15 @@ static void conn_broke(struct proxy_conn *conn, int code)
 
     switch (conn->kind) {
     case PROXY_CONN_LINK:
-        proxy_link_eof(conn);
-        return;
+        if (!conn->connecting) {
+            proxy_link_eof(conn);
+            return;
+        }
+        proxy_comm_fail(comm,
+                        "cannot connect to the next rank of virtual rank %u: %s; "
+                        "see that rank's log",
+                        conn->crank, strerror(code));
+        break;
     case PROXY_CONN_ATROOT:
         if (conn->out.begin != conn->out.end || conn->connecting)
             proxy_comm_fail(comm,

@@ -440,28 +440,47 @@ static int compare_cranks(const void *a, const void *b)
     return x < y ? -1 : x > y;
 }
 
+/* The node's members, whose local ranks by_local has, can be clones member by member:
+ * every template has its local rank and a node with the same local ranks. scratch has
+ * room for a node. */
+static bool is_alike(const struct proxy_comm *comm, const uint32_t *by_local,
+                     uint32_t *scratch)
+{
+    uint32_t per_node = comm->proxy->layout->ranks_per_node, listed = PROXY_NONE;
+
+    for (uint32_t l = 0; l < per_node; l++) {
+        uint32_t original;
+
+        if (by_local[l] == PROXY_NONE)
+            continue;
+        original = template_of(comm, by_local[l]);
+        if (local_of(comm, original) != l)
+            return false;
+        if (node_of(comm, original) == listed)
+            continue;
+        listed = node_of(comm, original);
+        (void)list_node(comm, listed, true, scratch);
+        for (uint32_t k = 0; k < per_node; k++)
+            if ((scratch[k] == PROXY_NONE) != (by_local[k] == PROXY_NONE))
+                return false;
+    }
+    return true;
+}
+
 /* Looks at the node of a virtual rank, unless it is the one we looked at last. */
-static void see_node(struct proxy_comm *comm, uint32_t node, uint32_t template_node)
+static void see_node(struct proxy_comm *comm, uint32_t node)
 {
     uint32_t per_node = comm->proxy->layout->ranks_per_node;
     struct proxy_node *seen = &comm->node;
 
-    if (seen->node == node && seen->template_node == template_node)
+    if (seen->node == node)
         return;
     seen->node = node;
-    seen->template_node = template_node;
-    seen->is_alike = true;
-    (void)list_node(comm, template_node, true, seen->ranks);
     seen->count = list_node(comm, node, false, seen->by_local);
-    for (uint32_t l = 0; l < per_node; l++)
-        if ((seen->ranks[l] == PROXY_NONE) != (seen->by_local[l] == PROXY_NONE))
-            seen->is_alike = false;
+    seen->is_alike = is_alike(comm, seen->by_local, seen->ranks);
     for (uint32_t l = 0, i = 0; l < per_node; l++)
-        if (seen->by_local[l] != PROXY_NONE) {
+        if (seen->by_local[l] != PROXY_NONE)
             seen->ranks[i++] = seen->by_local[l];
-            if (local_of(comm, template_of(comm, seen->by_local[l])) != l)
-                seen->is_alike = false;
-        }
     qsort(seen->ranks, seen->count, sizeof *seen->ranks, compare_cranks);
 }
 
@@ -481,13 +500,15 @@ void proxy_comm_clone(struct proxy_comm *comm, const struct proxy_gather *gather
                       uint32_t crank, uint8_t *slice)
 {
     uint32_t real = comm->templates[crank];
-    struct proxy_identity who = {.crank = crank, .node = node_of(comm, crank)};
+    struct proxy_identity who = {
+        .salt = comm->magic, .crank = crank, .node = node_of(comm, crank)};
 
     memcpy(slice, gather->slices + (size_t)real * gather->slice_bytes,
            gather->slice_bytes);
     if (gather->index >= PROXY_GATHER_KINDS)
         return;
-    see_node(comm, who.node, node_of(comm, template_of(comm, crank)));
+    see_node(comm, who.node);
+    comm->node.template_node = node_of(comm, template_of(comm, crank));
     who.ranks = comm->node.ranks;
     who.node_count = comm->node.count;
     while (who.node_index + 1 < who.node_count && who.ranks[who.node_index] != crank)

@@ -103,12 +103,11 @@ struct proxy_real {
 /* The members of one target node, made when a clone of one of them is needed. */
 struct proxy_node {
     uint32_t node;          /* PROXY_NONE: nothing here */
-    uint32_t template_node; /* target node of the template */
+    uint32_t template_node; /* target node of the template of the present clone */
     uint32_t count;
     uint32_t *ranks;    /* cranks in crank order [ranks_per_node], owned */
     uint32_t *by_local; /* crank by local rank or PROXY_NONE [ranks_per_node], owned */
-    bool is_alike;      /* same local ranks as the template's node, each with its own
-                           kind of template */
+    bool is_alike;      /* can be cloned member by member */
 };
 
 struct proxy_comm {

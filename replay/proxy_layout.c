@@ -114,7 +114,8 @@ static void clone_ring_data(const struct proxy_layout *layout,
     memset(slice + layout->ring_ras, 0, layout->ring_ras_bytes);
 }
 
-/* Another host and process. Where a GPU belongs to an NVLink domain (its cluster id is
+/* Another host and process: the same host for all of a node's members, whose templates
+ * may be on different hosts. Where a GPU belongs to an NVLink domain (its cluster id is
  * not zero), every virtual node gets a domain of its own. */
 static void clone_peer_info(const struct proxy_layout *layout,
                             const struct proxy_identity *who, uint8_t *slice)
@@ -122,13 +123,11 @@ static void clone_peer_info(const struct proxy_layout *layout,
     uint64_t uuid[2];
 
     proxy_put_i32(slice, layout->peer_rank, (int32_t)who->crank);
-    proxy_put_u64(slice, layout->peer_host,
-                  mix(proxy_get_u64(slice, layout->peer_host), who->node));
-    proxy_put_u64(slice, layout->peer_pid,
-                  mix(proxy_get_u64(slice, layout->peer_pid), who->crank));
+    proxy_put_u64(slice, layout->peer_host, mix(who->salt, who->node));
+    proxy_put_u64(slice, layout->peer_pid, mix(~who->salt, who->crank));
     memcpy(uuid, slice + layout->peer_fabric_uuid, sizeof uuid);
     if (uuid[0] | uuid[1]) {
-        uuid[0] = mix(uuid[0], who->node);
+        uuid[0] = mix(who->salt ^ UINT64_C(0x5555555555555555), who->node);
         memcpy(slice + layout->peer_fabric_uuid, uuid, sizeof uuid);
     }
     if (!who->map) /* members of one node need different devices */

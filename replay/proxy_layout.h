@@ -17,7 +17,8 @@ enum proxy_gather_kind {
     PROXY_GATHER_KINDS = 3      /* any later one is cloned as it is */
 };
 
-#define PROXY_ADDRESS_BYTES 28  /* NCCL's union of sockaddr, sockaddr_in, sockaddr_in6 \
+#define PROXY_ADDRESS_BYTES                                                            \
+    28                          /* NCCL's union of sockaddr, sockaddr_in, sockaddr_in6 \
                                  */
 #define PROXY_CONNECT_BYTES 128 /* ring address as the root passes it on */
 
@@ -50,6 +51,7 @@ const char *proxy_layout_known(void);
 
 /* Who a virtual rank is, for the clone of a message. */
 struct proxy_identity {
+    uint64_t salt; /* random, the same for all of the communicator */
     uint32_t crank;
     uint32_t node;         /* target node of the virtual rank */
     uint32_t node_index;   /* how many members of its node stand before it */

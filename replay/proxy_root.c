@@ -52,6 +52,7 @@ static void dial_ring(struct proxy_comm *comm, uint32_t real)
     conn = proxy_dial(comm, PROXY_CONN_LINK, comm->reals[real].ring_address);
     if (!conn)
         return;
+    conn->crank = (comm->reals[real].crank + comm->nranks - 1) % comm->nranks;
     proxy_link_open(comm, link, conn);
     if (proxy_conn_put_handshake(conn))
         proxy_conn_flush(conn);

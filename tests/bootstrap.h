@@ -1,0 +1,71 @@
+/* A rank's side of NCCL 2.28.9's bootstrap, written for tests alone and independently
+ * of the proxy: check-in, ring, all-gathers, messages between ranks, exchange of
+ * connections. Blocking; one struct per rank, used by one thread. Functions return 0,
+ * or -1 with the reason in rank->error.
+ */
+#ifndef CRYSTAL_TESTS_BOOTSTRAP_H
+#define CRYSTAL_TESTS_BOOTSTRAP_H
+
+#include <netinet/in.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define BOOT_RING_DATA_BYTES 120
+#define BOOT_PEER_INFO_BYTES 120
+#define BOOT_TOPOLOGY_BYTES  2292
+#define BOOT_CHANNELS        64
+#define BOOT_ENTRY_BYTES     256
+
+union boot_address { /* NCCL's 28 bytes */
+    struct sockaddr sa;
+    struct sockaddr_in in;
+    struct sockaddr_in6 in6;
+};
+_Static_assert(sizeof(union boot_address) == 28, "as in NCCL");
+
+struct boot_pending { /* a message that came before anybody asked for it */
+    struct boot_pending *next;
+    int fd, peer, tag;
+};
+
+struct boot_rank {
+    int crank, nranks;
+    uint64_t magic;
+    union boot_address root;
+    int ring_listener, root_listener, peer_listener, plugin_listener;
+    union boot_address ring_at, root_at, peer_at, plugin_at;
+    int next_fd, previous_fd;
+    union boot_address *peers; /* by crank, after boot_gather_addresses */
+    struct boot_pending *pending;
+    char error[200];
+};
+
+/* Listeners at 127.0.0.1. */
+int boot_open(struct boot_rank *r, const uint8_t id[128], int crank, int nranks);
+void boot_close(struct boot_rank *r);
+/* Check-in, the root's answer, ring. */
+int boot_ring(struct boot_rank *r);
+/* Steps of it, for tests that stop in between. */
+int boot_checkin(struct boot_rank *r, uint32_t bytes, int nroots);
+int boot_connect_ring(struct boot_rank *r);
+/* data holds nranks slices; the own one is filled. */
+int boot_gather(struct boot_rank *r, void *data, int size);
+int boot_send(struct boot_rank *r, int peer, int tag, const void *data, int size);
+int boot_receive(struct boot_rank *r, int peer, int tag, void *data, int size);
+
+/* A root as ncclGetUniqueId makes it: listens, fills id. */
+struct boot_root {
+    int listener;
+    int nranks;
+    uint64_t magic;
+    int checkin_count; /* after run */
+};
+int boot_root_open(struct boot_root *root, uint8_t id[128], int nranks);
+/* Thread function: takes nranks check-ins, answers each. */
+void *boot_root_run(void *root);
+
+int boot_dial(const union boot_address *to);
+int boot_write(int fd, const void *bytes, size_t count);
+int boot_read(int fd, void *bytes, size_t count);
+
+#endif
