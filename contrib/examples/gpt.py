@@ -1,0 +1,424 @@
+#!/usr/bin/env python3
+"""A small GPT, trained with tensor, pipeline and data parallelism.
+
+    torchrun --nproc-per-node 8 gpt.py --tp 2 --pp 2 --steps 20
+
+Ranks are numbered with tensor parallelism fastest, then pipeline, then data: rank =
+t + tp * (p + pp * d). Attention heads and MLP columns are split over tp; the layers are
+split over pp and run in the 1F1B schedule; gradients are summed over dp in buckets. The
+token embedding serves as the output matrix too: the first and the last stage both have
+it and sum its gradient. However a run is split, its losses are those of one process.
+
+The model learns to continue a text, character by character. With --compute-ms, the
+computation of a microbatch takes exactly that long on every stage (backward twice as
+long), whatever the machine: what remains to be seen is the communication.
+"""
+
+import argparse
+import os
+import sys
+import time
+import zlib
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+
+
+def parse_options():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    add = parser.add_argument
+    add("--tp", type=int, default=1, help="tensor parallel ranks")
+    add("--pp", type=int, default=1, help="pipeline stages")
+    add("--steps", type=int, default=20)
+    add("--layers", type=int, default=4, help="in all stages together")
+    add("--hidden", type=int, default=64)
+    add("--heads", type=int, default=4)
+    add("--seq", type=int, default=32, help="characters of one sequence")
+    add("--batch", type=int, help="sequences of one step (default: one a microbatch)")
+    add("--microbatches", type=int, default=4, help="per replica and step")
+    add("--lr", type=float, default=3e-3)
+    add("--clip", type=float, default=1.0, help="largest norm of the gradient")
+    add("--bucket-kb", type=int, default=256, help="size of a gradient bucket")
+    add("--compute-ms", type=float, default=0, help="time of a microbatch's forward")
+    add("--slow", default=os.environ.get("GPT_SLOW", ""), metavar="RANK=FACTOR",
+        help="this rank computes so many times longer (or GPT_SLOW; comma-separated)")
+    add("--seed", type=int, default=1)
+    add("--data", default=os.path.join(HERE, "..", "..", "doc", "architecture.md"))
+    add("--backend", default="gloo")
+    add("--log-all", action="store_true", help="a line per step from every rank")
+    add("--check", action="store_true", help="fail unless the loss falls")
+    return parser.parse_args()
+
+
+class Grid:
+    """Where this rank stands, and the process groups of its row in each dimension."""
+
+    def __init__(self, tp, pp):
+        self.rank, world = dist.get_rank(), dist.get_world_size()
+        if tp < 1 or pp < 1 or world % (tp * pp):
+            sys.exit(f"gpt.py: {world} ranks are no multiple of tp={tp} times pp={pp}")
+        self.tp, self.pp, self.dp = tp, pp, world // (tp * pp)
+        self.t = self.rank % tp
+        self.p = self.rank // tp % pp
+        self.d = self.rank // (tp * pp)
+        # Every rank makes all groups in the same order and keeps its own.
+        ts, ps, ds = range(tp), range(pp), range(self.dp)
+        at = self.rank_at
+        self.tp_group = self.own([[at(t, p, d) for t in ts] for d in ds for p in ps])
+        self.pp_group = self.own([[at(t, p, d) for p in ps] for d in ds for t in ts])
+        self.dp_group = self.own([[at(t, p, d) for d in ds] for p in ps for t in ts])
+        self.model_group = self.own([[at(t, p, d) for p in ps for t in ts] for d in ds])
+        self.tied_group = None  # first and last stage, which share the embedding
+        if pp > 1:
+            ends = (0, pp - 1)
+            self.tied_group = self.own(
+                [[at(t, p, d) for p in ends] for d in ds for t in ts])
+        self.is_first, self.is_last = self.p == 0, self.p == pp - 1
+        self.before, self.after = self.rank - tp, self.rank + tp
+        self.first_of_row = at(0, self.p, self.d)
+        self.last_stage = at(self.t, pp - 1, self.d)
+
+    def rank_at(self, t, p, d):
+        return t + self.tp * (p + self.pp * d)
+
+    def own(self, rows):
+        mine = None
+        for row in rows:
+            group = dist.new_group(row)
+            if self.rank in row:
+                mine = group
+        return mine
+
+
+class Pace:
+    """Stretches computation to a chosen time. mark() stands where computation begins,
+    until(seconds) where it ends, before communication."""
+
+    def __init__(self, factor):
+        self.factor = factor
+        self.began = time.monotonic()
+
+    def mark(self):
+        self.began = time.monotonic()
+
+    def until(self, seconds):
+        if seconds or self.factor != 1:
+            wanted = (seconds or time.monotonic() - self.began) * self.factor
+            left = self.began + wanted - time.monotonic()
+            if left > 0:
+                time.sleep(left)
+
+
+class EnterSplit(torch.autograd.Function):
+    """Before split weights: the value goes to all ranks of a tp row as it is, its
+    gradient is the sum of theirs."""
+
+    @staticmethod
+    def forward(ctx, x, model):
+        ctx.model = model
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx, grad):
+        return ctx.model.tp_sum(grad, 2 * ctx.model.seconds), None
+
+
+class LeaveSplit(torch.autograd.Function):
+    """Behind split weights: the value is the sum over the tp row, the gradient goes to
+    each of them as it is."""
+
+    @staticmethod
+    def forward(ctx, x, model):
+        return model.tp_sum(x, model.seconds)
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad, None
+
+
+class Stage(torch.nn.Module):
+    """The layers of one pipeline stage, this rank's share of each."""
+
+    def __init__(self, options, grid, vocabulary, pace):
+        super().__init__()
+        self.options, self.grid, self.pace = options, grid, pace
+        hidden, layers = options.hidden, options.layers // grid.pp
+        # A layer has two blocks that end in communication: attention and MLP.
+        self.seconds = options.compute_ms / 1000 / (2 * layers)
+        self.heads = options.heads // grid.tp
+        self.whole = {}  # parameters that all ranks of a tp row have alike
+        if grid.is_first or grid.is_last:
+            self.embedding = self.parameter("embedding", (vocabulary, hidden))
+        if grid.is_first:
+            self.positions = self.parameter("positions", (options.seq, hidden))
+        self.layers = [grid.p * layers + i for i in range(layers)]
+        for i in self.layers:
+            for name in ("norm1", "norm2"):
+                self.parameter(f"{name}_{i}", (hidden,), value=1)
+            for name in ("query", "key", "value"):
+                self.parameter(f"{name}_{i}", (hidden, hidden), split=0)
+            self.parameter(f"attention_{i}", (hidden, hidden), split=1)
+            self.parameter(f"up_{i}", (4 * hidden, hidden), split=0)
+            self.parameter(f"up_bias_{i}", (4 * hidden,), split=0, value=0)
+            self.parameter(f"down_{i}", (hidden, 4 * hidden), split=1)
+            self.parameter(f"down_bias_{i}", (hidden,), value=0)
+        if grid.is_last:
+            self.parameter("norm", (hidden,), value=1)
+
+    def parameter(self, name, shape, split=None, value=None):
+        """The share of this rank, cut from the same whole wherever the cuts are."""
+        if value is not None:
+            whole = torch.full(shape, float(value))
+        else:
+            generator = torch.Generator()
+            generator.manual_seed(self.options.seed + zlib.crc32(name.encode()))
+            whole = torch.randn(shape, generator=generator) * 0.02
+        if split is not None:
+            whole = whole.chunk(self.grid.tp, split)[self.grid.t].clone()
+        parameter = torch.nn.Parameter(whole)
+        self.whole[parameter] = split is None
+        setattr(self, name, parameter)
+        return parameter
+
+    def tp_sum(self, x, seconds):
+        x = x.contiguous()
+        self.pace.until(seconds)
+        if self.grid.tp > 1:
+            dist.all_reduce(x, group=self.grid.tp_group)
+        self.pace.mark()
+        return x
+
+    def norm_of(self, x, name):
+        return F.layer_norm(x, x.shape[-1:], getattr(self, name))
+
+    def linear(self, x, name, bias=None):
+        return F.linear(x, getattr(self, name), bias)
+
+    def attention_block(self, x, i):
+        query, key, value = (
+            self.linear(x, f"{name}_{i}").unflatten(2, (self.heads, -1)).transpose(1, 2)
+            for name in ("query", "key", "value"))
+        y = F.scaled_dot_product_attention(query, key, value, is_causal=True)
+        return self.linear(y.transpose(1, 2).flatten(2), f"attention_{i}")
+
+    def mlp_block(self, x, i):
+        y = F.gelu(self.linear(x, f"up_{i}", getattr(self, f"up_bias_{i}")))
+        return self.linear(y, f"down_{i}")
+
+    def forward(self, x, targets):
+        """Tokens or the stage before's values -> this stage's values or the loss summed
+        over the characters."""
+        if self.grid.is_first:
+            x = F.embedding(x, self.embedding) + self.positions
+        for i in self.layers:
+            y = EnterSplit.apply(self.norm_of(x, f"norm1_{i}"), self)
+            x = x + LeaveSplit.apply(self.attention_block(y, i), self)
+            y = EnterSplit.apply(self.norm_of(x, f"norm2_{i}"), self)
+            x = x + LeaveSplit.apply(self.mlp_block(y, i), self)
+            x = x + getattr(self, f"down_bias_{i}")
+        if not self.grid.is_last:
+            return x
+        logits = F.linear(self.norm_of(x, "norm"), self.embedding)
+        return F.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="sum")
+
+
+class Text:
+    """Batches of a text. Rank 0 chooses the alphabet; in each tp row the first rank
+    reads and tells the others."""
+
+    def __init__(self, options, grid):
+        self.options, self.grid = options, grid
+        with open(options.data, encoding="utf-8") as file:
+            text = file.read()
+        alphabet = ["".join(sorted(set(text))) if grid.rank == 0 else None]
+        dist.broadcast_object_list(alphabet, src=0)
+        number = {c: i for i, c in enumerate(alphabet[0])}
+        self.size = len(number)
+        self.tokens = torch.tensor([number.get(c, 0) for c in text])
+        self.share = options.batch // grid.dp
+
+    def microbatches(self, step):
+        """(inputs, targets) of this replica's microbatches, alike for all of a row."""
+        generator = torch.Generator().manual_seed(self.options.seed * 1000003 + step)
+        last = len(self.tokens) - self.options.seq - 1
+        starts = torch.randint(0, last, (self.options.batch,), generator=generator)
+        starts = starts[self.grid.d * self.share:(self.grid.d + 1) * self.share]
+        batch = torch.empty(self.share, self.options.seq + 1, dtype=torch.int64)
+        if self.grid.t == 0:
+            batch = self.tokens[starts[:, None] + torch.arange(self.options.seq + 1)]
+        if self.grid.tp > 1:
+            dist.broadcast(batch, self.grid.first_of_row, group=self.grid.tp_group)
+        return [(b[:, :-1], b[:, 1:]) for b in batch.chunk(self.options.microbatches)]
+
+
+class Pipeline:
+    """One step's forward and backward passes in the 1F1B schedule: a few forward passes
+    to fill the pipeline, then one forward and one backward in turn, then the rest."""
+
+    def __init__(self, options, grid, stage, pace):
+        self.grid, self.stage, self.pace = grid, stage, pace
+        size = options.batch // grid.dp // options.microbatches
+        self.shape = (size, options.seq, options.hidden)
+
+    def exchange(self, send=(), receive=()):
+        """Sends (tensor, rank) pairs and receives from ranks, all at once."""
+        got = [torch.empty(self.shape) for _ in receive]
+        ops = [dist.P2POp(dist.isend, x, to, self.grid.pp_group) for x, to in send]
+        ops += [dist.P2POp(dist.irecv, x, rank, self.grid.pp_group)
+                for x, rank in zip(got, receive)]
+        if ops:
+            for work in dist.batch_isend_irecv(ops):
+                work.wait()
+        return got
+
+    def forward(self, x, microbatch):
+        if self.grid.is_first:
+            x = microbatch[0]
+        else:
+            x.requires_grad_()
+        self.pace.mark()
+        y = self.stage(x, microbatch[1])
+        self.running.append((x, y))
+        if self.grid.is_last:
+            self.loss += y.item()
+        return y.detach()
+
+    def backward(self, grad):
+        x, y = self.running.pop(0)
+        self.pace.mark()
+        y.backward(grad)
+        return x.grad
+
+    def run(self, microbatches):
+        """Leaves summed gradients in the parameters; on the last stage, returns the
+        summed loss."""
+        grid, self.running, self.loss = self.grid, [], 0.0
+        before = [] if grid.is_first else [grid.before]
+        after = [] if grid.is_last else [grid.after]
+        to_after = lambda x: [(x, rank) for rank in after]  # noqa: E731
+        to_before = lambda x: [(x, rank) for rank in before]  # noqa: E731
+        one = lambda got: got[0] if got else None  # noqa: E731
+        count = len(microbatches)
+        filling = min(grid.pp - grid.p - 1, count)
+        for i in range(filling):
+            x = one(self.exchange(receive=before))
+            self.exchange(send=to_after(self.forward(x, microbatches[i])))
+        x = one(self.exchange(receive=before)) if filling < count else None
+        for i in range(filling, count):
+            y = self.forward(x, microbatches[i])
+            grad = self.backward(one(self.exchange(to_after(y), after)))
+            more = before if i + 1 < count else []
+            x = one(self.exchange(to_before(grad), more))
+        for i in range(filling):
+            grad = self.backward(one(self.exchange(receive=after)))
+            self.exchange(send=to_before(grad))
+        return self.loss
+
+
+def sum_gradients(options, grid, stage):
+    """Sums the gradients over the replicas in buckets that fly all at once."""
+    if grid.tied_group and (grid.is_first or grid.is_last):
+        dist.all_reduce(stage.embedding.grad, group=grid.tied_group)
+    if grid.dp == 1:
+        return
+    buckets, size = [[]], 0
+    for parameter in reversed(list(stage.parameters())):
+        if size > options.bucket_kb * 1024:
+            buckets.append([])
+            size = 0
+        buckets[-1].append(parameter.grad)
+        size += parameter.grad.nbytes
+    flying = []
+    for bucket in buckets:
+        flat = torch.cat([grad.flatten() for grad in bucket])
+        flying.append((flat, dist.all_reduce(flat, group=grid.dp_group, async_op=True)))
+    for bucket, (flat, work) in zip(buckets, flying):
+        work.wait()
+        for grad, part in zip(bucket, flat.split([grad.numel() for grad in bucket])):
+            grad.copy_(part.view_as(grad))
+
+
+def clip_gradients(options, grid, stage):
+    """Scales the gradient to a norm of at most --clip; a parameter counts once, however
+    many ranks have it."""
+    square = torch.zeros(1)
+    for parameter in stage.parameters():
+        is_copy = stage.whole[parameter] and grid.t > 0
+        if grid.tied_group and grid.is_last and parameter is stage.embedding:
+            is_copy = True
+        if not is_copy:
+            square += parameter.grad.pow(2).sum()
+    dist.all_reduce(square, group=grid.model_group)
+    norm = square.sqrt().item()
+    if norm > options.clip:
+        for parameter in stage.parameters():
+            parameter.grad.mul_(options.clip / norm)
+    return norm
+
+
+def mean_loss(grid, loss, characters):
+    """The mean over all characters of all replicas, on every rank."""
+    mean = torch.tensor([loss, float(characters)])
+    if grid.is_last:
+        dist.all_reduce(mean, group=grid.dp_group)
+    if grid.pp > 1:
+        dist.broadcast(mean, src=grid.last_stage, group=grid.pp_group)
+    return (mean[0] / mean[1]).item()
+
+
+def main():
+    options = parse_options()
+    torch.set_num_threads(1)
+    os.environ.setdefault("RANK", "0")
+    os.environ.setdefault("WORLD_SIZE", "1")
+    os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
+    os.environ.setdefault("MASTER_PORT", "29471")
+    dist.init_process_group(options.backend)
+    grid = Grid(options.tp, options.pp)
+    options.batch = options.batch or grid.dp * options.microbatches
+    for name, part in (("layers", grid.pp), ("heads", grid.tp),
+                       ("hidden", options.heads),
+                       ("batch", grid.dp * options.microbatches)):
+        if getattr(options, name) < 1 or getattr(options, name) % part:
+            sys.exit(f"gpt.py: --{name} must be a multiple of {part}")
+    slow = dict(entry.split("=") for entry in options.slow.split(",") if entry)
+    pace = Pace(float(slow.get(str(grid.rank), 1)))
+    text = Text(options, grid)
+    stage = Stage(options, grid, text.size, pace)
+    pipeline = Pipeline(options, grid, stage, pace)
+    optimizer = torch.optim.AdamW(stage.parameters(), lr=options.lr)
+    characters = options.batch * options.seq
+    if grid.rank == 0:
+        print(f"gpt: tp={grid.tp} pp={grid.pp} dp={grid.dp}, "
+              f"{options.layers} layers of {options.hidden}, a step of {options.batch} "
+              f"sequences of {options.seq} of {text.size} characters", flush=True)
+    dist.barrier()
+    losses = []
+    for step in range(options.steps):
+        began = time.monotonic_ns()
+        optimizer.zero_grad()
+        loss = pipeline.run(text.microbatches(step))
+        for parameter in stage.parameters():
+            parameter.grad.div_(characters)
+        sum_gradients(options, grid, stage)
+        norm = clip_gradients(options, grid, stage)
+        optimizer.step()
+        losses.append(mean_loss(grid, loss, characters // grid.dp))
+        ms = (time.monotonic_ns() - began) / 1e6
+        if grid.rank == 0:
+            print(f"step {step} loss {losses[-1]:.5f} norm {norm:.3f} "
+                  f"time {ms:.2f} ms", flush=True)
+        if options.log_all:
+            print(f"gpt rank={grid.rank} step={step} start_ns={began} "
+                  f"time_ms={ms:.3f} loss={losses[-1]:.7f} norm={norm:.7f}", flush=True)
+    dist.barrier()
+    dist.destroy_process_group()
+    if options.check and not losses[-1] < losses[0]:
+        sys.exit(f"gpt.py: the loss did not fall, {losses[0]:.5f} to {losses[-1]:.5f}")
+
+
+if __name__ == "__main__":
+    main()
