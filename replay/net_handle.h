@@ -9,7 +9,8 @@
  *       20     4 crank of the listening rank if known, else 0xffffffff
  *       24    28 address (family, port, IPv4 or IPv6 as in sockaddr_in/in6), zero for 2
  *       56     8 NCCL's commHash of the communicator, 0 if unknown
- *       64    64 zero
+ *       64    64 zero; a plugin's connect() may keep its own state there in the
+ *                caller's copy between two calls
  *
  * hello: the first 64 bytes on a TCP connection to a real rank's listener, sent by the
  * connecting (= sending) side. From the proxy, kind 2: "crank virtual_crank will send

@@ -31,6 +31,9 @@
 /* Plugin (NET, PROFILER): the board of this node, and where LRANK.run goes. */
 #define CRYSTAL_ENV_BOARD   "CRYSTAL_BOARD"
 #define CRYSTAL_ENV_RUN_DIR "CRYSTAL_RUN_DIR"
+/* Plugin without a board (every rank is real): pace as a wire of
+ * "BYTES_PER_S,LATENCY_NS"; unset = as fast as it goes. */
+#define CRYSTAL_ENV_WIRE "CRYSTAL_WIRE"
 /* NCCL_NET_PLUGIN and NCCL_PROFILER_PLUGIN name libnccl-net-crystal.so for NCCL and for
  * hostccl alike. */
 

@@ -1,0 +1,186 @@
+/* The core of libnccl-net-crystal.so, free of NCCL's ABI versions: what the process is
+ * (module), its communicators, the ends of its connections and their requests. The
+ * tables in plugin_net_v11.c and plugin_profiler_v5.c only translate.
+ *
+ * Threads: the module and the registry of communicators take a lock; an end and its
+ * requests belong to one thread at a time, as NCCL's proxy uses them.
+ */
+#ifndef CRYSTAL_NET_H
+#define CRYSTAL_NET_H
+
+#include "replay/board.h"
+#include "replay/net_handle.h"
+#include "replay/net_ops.h"
+#include "replay/wire.h"
+#include "runtime/error.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define CRYSTAL_NET_REQUESTS 32 /* in flight per end; NCCL has 8 */
+#define CRYSTAL_NET_COMMS    4096
+
+struct crystal_graph;
+struct crystal_run_writer;
+struct crystal_lines;
+
+/* The process. Made at the first init of either plugin and kept to its end. */
+struct crystal_net_module {
+    struct crystal_board *board; /* NULL without CRYSTAL_BOARD */
+    struct crystal_board_header *head;
+    struct crystal_graph *graph; /* NULL without recorded payload */
+    struct crystal_wire wire;
+    struct crystal_nic nic; /* the egress of this process */
+    uint32_t lrank;         /* UINT32_MAX if unknown */
+    int is_timed;           /* arrivals come from the board */
+    struct crystal_run_writer *run;
+    _Atomic uint64_t order; /* API calls so far */
+    _Atomic int abort_told; /* the abort's sentence was logged */
+};
+
+/* One communicator of this process, shared by the NET and PROFILER contexts. Objects
+ * are reused, never freed, so that a handle of a dead event can be looked at. */
+struct crystal_net_comm {
+    struct crystal_net_module *module;
+    uint64_t comm_id;
+    uint32_t index;                             /* in the registry */
+    uint32_t users;                             /* contexts; registry's lock */
+    uint32_t nranks;                            /* 0 until known */
+    uint32_t crank;                             /* CRYSTAL_CRANK_UNKNOWN until known */
+    _Atomic(struct crystal_board_comm *) board; /* NULL: not on the board (yet) */
+    struct crystal_ops ops;
+    pthread_mutex_t lock;    /* making of pairs */
+    _Atomic uint32_t *pairs; /* with board: per peer the pair for sends, then those for
+                                receives, plus 1; 0 = none yet; owned */
+};
+
+/* NULL with err set where the environment is wrong; tried once. */
+struct crystal_net_module *crystal_net_module_get(struct crystal_error *err);
+
+/* The communicator with this id; made where there is none. Each get needs a put. crank
+ * is this process's, CRYSTAL_CRANK_UNKNOWN for whatever it is. */
+struct crystal_net_comm *crystal_net_comm_get(struct crystal_net_module *module,
+                                              uint64_t comm_id, uint32_t crank,
+                                              struct crystal_error *err);
+/* Tells its size and this process's crank, and makes the pools of events. */
+int crystal_net_comm_set(struct crystal_net_comm *comm, uint32_t nranks, uint32_t crank,
+                         struct crystal_error *err);
+void crystal_net_comm_put(struct crystal_net_comm *comm);
+/* By index, for event handles; NULL if out of range or never used. */
+struct crystal_net_comm *crystal_net_comm_at(uint32_t index);
+/* Finds the communicator on the board, its size and this process's crank. 1 found, 0
+ * not on the board (yet), negative errno. */
+int crystal_net_comm_resolve(struct crystal_net_comm *comm, struct crystal_error *err);
+
+/* The board's abort flag as an error; logged once per process. */
+int crystal_net_abort_check(struct crystal_net_module *module);
+
+/* --- ends and requests --- */
+
+/* Starts a profiler event for a transfer (ncclProfilerCallback_t); NULL: none. */
+typedef int (*crystal_net_identify)(void **event, int type, void *parent,
+                                    int64_t plugin_id, void *data);
+
+/* A NET context: one init. */
+struct crystal_net_context {
+    struct crystal_net_comm *comm;
+    void *identify; /* ncclProfilerCallback_t, called by the table */
+};
+
+enum crystal_request_state {
+    CRYSTAL_REQUEST_FREE = 0,
+    CRYSTAL_REQUEST_BUSY,
+    CRYSTAL_REQUEST_MOVED /* bytes are where they belong; done when due */
+};
+
+struct crystal_net_end;
+
+struct crystal_net_request {
+    struct crystal_net_end *end;
+    enum crystal_request_state state;
+    int needs_ack; /* sender: rendezvous, due comes from the receiver */
+    int paid;      /* virtual receiver: payload has been put */
+    unsigned char *data;
+    uint64_t bytes;     /* to send, or room to receive */
+    uint64_t got;       /* bytes moved */
+    uint64_t posted_ns; /* when the caller gave it */
+    uint64_t start_ns;  /* when its first byte left the NIC */
+    uint64_t due_ns;    /* not done before; 0 at once */
+    uint64_t number;    /* of this end, from 0 */
+    struct crystal_message_id id;
+};
+
+struct crystal_net_end_ops {
+    const char *name;
+    /* 0, or negative errno with err set; the request is in the end's queue */
+    int (*start)(struct crystal_net_end *end, struct crystal_net_request *request,
+                 struct crystal_error *err);
+    /* moves what can be moved; notes on the wait list what it waits for */
+    int (*progress)(struct crystal_net_end *end, struct crystal_error *err);
+    void (*close)(struct crystal_net_end *end); /* frees the end */
+};
+
+/* What all ends have; the first member of each kind's own struct. */
+struct crystal_net_end {
+    const struct crystal_net_end_ops *ops;
+    struct crystal_net_context *context;
+    struct crystal_net_comm *comm;
+    uint32_t peer_crank;
+    int is_send;
+    int failed; /* positive errno: every further call fails */
+    uint64_t number;
+    struct crystal_net_request requests[CRYSTAL_NET_REQUESTS];
+    /* requests that are not moved yet, oldest first */
+    struct crystal_net_request *queue[CRYSTAL_NET_REQUESTS];
+    unsigned head, tail; /* tail <= head; of queue, modulo its size */
+};
+
+static inline struct crystal_net_request *
+crystal_net_queue_first(struct crystal_net_end *end)
+{
+    return end->tail == end->head ? NULL : end->queue[end->tail % CRYSTAL_NET_REQUESTS];
+}
+
+/* The oldest request has been moved; it is done at due_ns. */
+static inline void crystal_net_queue_pop(struct crystal_net_end *end, uint64_t due_ns)
+{
+    struct crystal_net_request *request = crystal_net_queue_first(end);
+
+    request->due_ns = due_ns;
+    request->state = CRYSTAL_REQUEST_MOVED;
+    end->tail++;
+}
+
+/* A listening end. */
+struct crystal_net_listener;
+int crystal_net_listen(struct crystal_net_context *context,
+                       struct crystal_net_handle *handle,
+                       struct crystal_net_listener **ret, struct crystal_error *err);
+void crystal_net_listener_close(struct crystal_net_listener *listener);
+/* *ret stays NULL while there is nobody: call again. */
+int crystal_net_accept(struct crystal_net_listener *listener,
+                       struct crystal_net_end **ret, struct crystal_error *err);
+int crystal_net_connect(struct crystal_net_context *context,
+                        struct crystal_net_handle *handle, struct crystal_net_end **ret,
+                        struct crystal_error *err);
+
+/* Posts a transfer. *ret stays NULL while no request is free: call again. */
+int crystal_net_post(struct crystal_net_end *end, void *data, uint64_t bytes,
+                     const struct crystal_message_id *id,
+                     struct crystal_net_request **ret, struct crystal_error *err);
+/* *ret_done says whether the request is complete (and free again). */
+int crystal_net_test(struct crystal_net_request *request, int *ret_done,
+                     uint64_t *ret_bytes, struct crystal_error *err);
+
+/* --- the kinds of ends; each takes over what it is given, also on failure --- */
+
+struct crystal_net_end *crystal_tcp_end_create(struct crystal_net_context *context,
+                                               int fd, int is_send, uint32_t peer_crank,
+                                               struct crystal_error *err);
+struct crystal_net_end *crystal_virtual_end_create(struct crystal_net_context *context,
+                                                   int is_send, uint32_t peer_crank,
+                                                   struct crystal_error *err);
+
+#endif

@@ -1,0 +1,340 @@
+/* What an operation of this process does on the board, and its run record at the end.
+ *
+ * Timed mode only: a collective takes the slot of its number, or joins it where another
+ * sandbox rank was first, and both must mean the same operation; a transfer to or from
+ * a virtual rank takes a cell of its pair. In immediate mode virtual ranks have arrived
+ * long ago and nobody asks when real ones do.
+ */
+#include "config.h"
+
+#include "replay/net.h"
+#include "replay/ring_schedule.h"
+#include "replay/run_writer.h"
+#include "replay/wait_list.h"
+
+#include <string.h>
+
+static struct crystal_board *board_of(const struct crystal_operation *op)
+{
+    return op->comm->module->board;
+}
+
+/* The entry of the operation's communicator where the board times it. */
+static struct crystal_board_comm *entry_of(struct crystal_operation *op)
+{
+    struct crystal_error err = {0};
+    int found = crystal_net_comm_resolve(op->comm, &err);
+
+    if (found < 0)
+        crystal_board_abort(board_of(op), "%s", crystal_error_text(&err));
+    return found > 0 ? atomic_load(&op->comm->board) : NULL;
+}
+
+static int is_timed(const struct crystal_operation *op)
+{
+    return op->comm->module->is_timed && op->comm->nranks > 1;
+}
+
+static int is_peer_virtual(const struct crystal_operation *op,
+                           const struct crystal_board_comm *entry)
+{
+    return op->peer < entry->nranks &&
+           !crystal_board_is_real(board_of(op), entry)[op->peer];
+}
+
+/* --- collectives: slots --- */
+
+static const char *func_name(uint32_t func)
+{
+    static const char *const names[] = {"none",       "broadcast",      "reduce",
+                                        "all-gather", "reduce-scatter", "all-reduce"};
+
+    return func < sizeof names / sizeof names[0] ? names[func] : "unknown";
+}
+
+/* Writes what the operation is, or compares. 0: somebody else is writing. */
+static int slot_describe(struct crystal_operation *op, struct crystal_board_slot *slot,
+                         int is_first)
+{
+    if (is_first) {
+        slot->func = op->func;
+        slot->dtype = op->dtype;
+        slot->root = op->root;
+        slot->count = op->count;
+        atomic_store_explicit(&slot->described, 1, memory_order_release);
+        return 1;
+    }
+    if (!atomic_load_explicit(&slot->described, memory_order_acquire))
+        return 0;
+    if (slot->func != op->func || slot->dtype != op->dtype || slot->root != op->root ||
+        slot->count != op->count)
+        crystal_board_abort(
+            board_of(op),
+            "communicator '%s', operation %llu: rank %u calls %s of %llu elements "
+            "(type "
+            "%u, root %u), another sandbox rank %s of %llu (type %u, root %u)",
+            atomic_load(&op->comm->board)->name, (unsigned long long)op->seq,
+            op->comm->crank, func_name(op->func), (unsigned long long)op->count,
+            op->dtype, op->root, func_name(slot->func), (unsigned long long)slot->count,
+            slot->dtype, slot->root);
+    return 1;
+}
+
+/* Claims the slot if it can and tells it what is known. Returns it or NULL. */
+static struct crystal_board_slot *slot_sync(struct crystal_operation *op,
+                                            struct crystal_board_comm *entry)
+{
+    struct crystal_board_slot *slot = atomic_load(&op->slot);
+    uint64_t arrive_ns = atomic_load(&op->arrive_ns), nobody = 0;
+    int is_first = 0;
+
+    if (!slot) {
+        slot = crystal_board_slot(board_of(op), entry, op->seq);
+        is_first =
+            atomic_compare_exchange_strong(&slot->seq_plus1, &nobody, op->seq + 1);
+        if (!is_first && nobody != op->seq + 1)
+            return NULL;
+        atomic_store(&op->slot, slot);
+    }
+    if (arrive_ns) {
+        struct crystal_board_cell *cells =
+            crystal_board_cells(board_of(op), entry, slot);
+
+        atomic_store_explicit(&cells[op->comm->crank].arrive_ns, arrive_ns,
+                              memory_order_release);
+    }
+    if (!atomic_load(&op->described) && slot_describe(op, slot, is_first))
+        atomic_store(&op->described, 1);
+    return slot;
+}
+
+static int sends_nothing(const struct crystal_operation *op)
+{
+    struct crystal_ring_op ring = {.func = op->func,
+                                   .nranks = op->comm->nranks,
+                                   .root = op->root,
+                                   .count = op->count,
+                                   .elt_bytes = (uint32_t)op->elt_bytes,
+                                   .channel_count = 1};
+
+    return !crystal_ring_message_count(&ring, op->comm->crank, 1);
+}
+
+const struct crystal_board_cell *
+crystal_operation_arrivals(struct crystal_operation *op)
+{
+    struct crystal_board_comm *entry = atomic_load(&op->comm->board);
+    struct crystal_board_slot *slot = entry ? slot_sync(op, entry) : NULL;
+
+    if (!slot || !atomic_load_explicit(&slot->published, memory_order_acquire))
+        return NULL;
+    return crystal_board_cells(board_of(op), entry, slot);
+}
+
+static void slot_end(struct crystal_operation *op, struct crystal_board_comm *entry,
+                     uint64_t end_ns)
+{
+    struct crystal_board_slot *slot = slot_sync(op, entry);
+    struct crystal_board_cell *cells;
+
+    if (!slot)
+        return; /* it sent and received nothing */
+    cells = crystal_board_cells(board_of(op), entry, slot);
+    atomic_store_explicit(&cells[op->comm->crank].end_ns, end_ns, memory_order_release);
+    (void)atomic_fetch_add_explicit(&slot->ended_count, 1, memory_order_acq_rel);
+}
+
+/* --- point-to-point: pairs --- */
+
+/* Adds a pair to the board. Returns its index plus 1, 0 if there is no room. */
+static uint32_t pair_add(struct crystal_operation *op, struct crystal_board_comm *entry)
+{
+    uint32_t index = atomic_fetch_add(&entry->pair_count, 1);
+    struct crystal_board_pair *pair;
+
+    if (index >= entry->pair_capacity) {
+        (void)atomic_fetch_sub(&entry->pair_count, 1);
+        crystal_board_abort(board_of(op),
+                            "communicator '%s': more than %u pairs of a sandbox rank "
+                            "and a virtual one exchange messages",
+                            entry->name, entry->pair_capacity);
+        return 0;
+    }
+    pair = &crystal_board_pairs(board_of(op), entry)[index];
+    pair->real_crank = op->comm->crank;
+    pair->virtual_crank = op->peer;
+    pair->real_sends = op->func == CRYSTAL_FUNC_SEND;
+    atomic_store_explicit(&pair->state, CRYSTAL_BOARD_READY, memory_order_release);
+    return index + 1;
+}
+
+static struct crystal_board_pair *pair_find(struct crystal_operation *op,
+                                            struct crystal_board_comm *entry)
+{
+    uint32_t at = op->peer + (op->func == CRYSTAL_FUNC_SEND ? 0 : entry->nranks);
+    uint32_t known = atomic_load(&op->comm->pairs[at]);
+
+    if (!known) {
+        (void)pthread_mutex_lock(&op->comm->lock);
+        known = atomic_load(&op->comm->pairs[at]);
+        if (!known) {
+            known = pair_add(op, entry);
+            atomic_store(&op->comm->pairs[at], known);
+        }
+        (void)pthread_mutex_unlock(&op->comm->lock);
+    }
+    return known ? &crystal_board_pairs(board_of(op), entry)[known - 1] : NULL;
+}
+
+static struct crystal_board_pair_cell *cell_sync(struct crystal_operation *op,
+                                                 struct crystal_board_comm *entry)
+{
+    struct crystal_board_pair_cell *cell = atomic_load(&op->pair_cell);
+    uint64_t arrive_ns = atomic_load(&op->arrive_ns);
+    struct crystal_board_pair *pair;
+
+    if (!cell) {
+        pair = pair_find(op, entry);
+        if (!pair)
+            return NULL;
+        cell = &pair->cells[op->seq % CRYSTAL_BOARD_SLOTS];
+        if (atomic_load_explicit(&cell->seq_plus1, memory_order_acquire))
+            return NULL; /* an older transfer's, until the agent frees it */
+        cell->bytes = op->count * op->elt_bytes;
+        atomic_store_explicit(&cell->seq_plus1, op->seq + 1, memory_order_release);
+        atomic_store(&op->pair_cell, cell);
+    }
+    if (arrive_ns)
+        atomic_store_explicit(&cell->real_arrive_ns, arrive_ns, memory_order_release);
+    return cell;
+}
+
+uint64_t crystal_operation_partner_ns(struct crystal_operation *op)
+{
+    struct crystal_board_comm *entry = atomic_load(&op->comm->board);
+    struct crystal_board_pair_cell *cell;
+
+    if (!is_timed(op))
+        return 1;
+    cell = entry ? cell_sync(op, entry) : NULL;
+    return cell ? atomic_load_explicit(&cell->virtual_arrive_ns, memory_order_acquire)
+                : 0;
+}
+
+/* --- both --- */
+
+int crystal_operation_is_ready(struct crystal_operation *op)
+{
+    struct crystal_board_comm *entry;
+
+    if (!is_timed(op) || atomic_load(&op->slot) || atomic_load(&op->pair_cell))
+        return 1;
+    entry = entry_of(op);
+    if (!entry)
+        return 1;
+    if (!op->is_p2p)
+        return slot_sync(op, entry) != NULL;
+    return !is_peer_virtual(op, entry) || cell_sync(op, entry) != NULL;
+}
+
+void crystal_operation_begin(struct crystal_operation *op)
+{
+    if (op->is_p2p ? op->func == CRYSTAL_FUNC_RECV : sends_nothing(op))
+        atomic_store(&op->arrive_ns, op->start_ns);
+    (void)crystal_operation_is_ready(op); /* else its first message tries again */
+}
+
+void crystal_operation_arrive(struct crystal_operation *op, uint64_t now_ns)
+{
+    uint64_t not_yet = 0;
+
+    if (atomic_load_explicit(&op->arrive_ns, memory_order_relaxed) ||
+        !atomic_compare_exchange_strong(&op->arrive_ns, &not_yet, now_ns))
+        return;
+    if (atomic_load(&op->slot))
+        (void)slot_sync(op, atomic_load(&op->comm->board));
+    else if (atomic_load(&op->pair_cell))
+        (void)cell_sync(op, atomic_load(&op->comm->board));
+}
+
+static void record_write(struct crystal_operation *op, uint64_t end_ns)
+{
+    struct crystal_board_comm *entry = atomic_load(&op->comm->board);
+    uint64_t waited_us = atomic_load(&op->waited_ns) / 1000;
+    uint64_t arrive_ns = atomic_load(&op->arrive_ns);
+    struct crystal_run_record record = {
+        .comm_id = op->comm->comm_id,
+        .order = op->order,
+        .api_ns = op->api_ns,
+        .arrive_ns = arrive_ns ? arrive_ns : op->start_ns,
+        .end_ns = end_ns,
+        .bytes = op->count * op->elt_bytes,
+        .nranks = op->comm->nranks,
+        .crank = op->comm->crank,
+        .func = op->func,
+        .dtype = op->dtype,
+        .waited_us = waited_us > UINT32_MAX ? UINT32_MAX : (uint32_t)waited_us,
+    };
+
+    if (entry &&
+        (op->is_p2p ? is_peer_virtual(op, entry) : entry->real_count < entry->nranks))
+        record.flags |= CRYSTAL_RUN_VIRTUAL;
+    if (atomic_load(&op->standin))
+        record.flags |= CRYSTAL_RUN_STANDIN;
+    crystal_run_append(op->comm->module->run, &record);
+}
+
+void crystal_operation_finish(struct crystal_operation *op)
+{
+    struct crystal_board_comm *entry = atomic_load(&op->comm->board);
+    uint64_t end_ns = crystal_now_ns();
+
+    if (entry && is_timed(op)) {
+        if (!op->is_p2p)
+            slot_end(op, entry, end_ns);
+        else if (atomic_load(&op->pair_cell))
+            atomic_store_explicit(&atomic_load(&op->pair_cell)->end_ns, end_ns,
+                                  memory_order_release);
+    }
+    if (op->comm->module->run)
+        record_write(op, end_ns);
+}
+
+void crystal_operation_waited(struct crystal_operation *op, uint64_t from_ns,
+                              uint64_t to_ns)
+{
+    uint64_t until_ns = atomic_load(&op->waited_until_ns);
+
+    do {
+        if (to_ns <= until_ns)
+            return;
+    } while (!atomic_compare_exchange_weak(&op->waited_until_ns, &until_ns, to_ns));
+    if (from_ns < until_ns)
+        from_ns = until_ns; /* counted before */
+    if (from_ns < to_ns)
+        (void)atomic_fetch_add(&op->waited_ns, to_ns - from_ns);
+}
+
+void crystal_operation_standin(struct crystal_operation *op, uint64_t bytes)
+{
+    struct crystal_board_header *head = op->comm->module->head;
+
+    if (!atomic_exchange(&op->standin, 1))
+        (void)atomic_fetch_add(&head->standin_ops, 1);
+    (void)atomic_fetch_add(&head->standin_bytes, bytes);
+}
+
+void crystal_operation_late(struct crystal_operation *op, uint64_t due_ns,
+                            uint64_t now_ns)
+{
+    struct crystal_board_header *head = op->comm->module->head;
+    uint64_t late_ns = now_ns - due_ns, max_ns = atomic_load(&head->late_max_ns);
+
+    if (now_ns <= due_ns)
+        return;
+    if (!atomic_exchange(&op->is_late, 1))
+        (void)atomic_fetch_add(&head->late_count, 1);
+    while (late_ns > max_ns &&
+           !atomic_compare_exchange_weak(&head->late_max_ns, &max_ns, late_ns))
+        ;
+}

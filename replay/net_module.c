@@ -1,0 +1,308 @@
+/* The process as the plugins see it: environment, board, wire, communicators.
+ *
+ * CRYSTAL_BOARD names the board; without it the plugin is a plain TCP transport, paced
+ * where CRYSTAL_WIRE = "BYTES_PER_S,LATENCY_NS" says so. CRYSTAL_LRANK is this
+ * process's logical rank, CRYSTAL_RUN_DIR where its run record goes.
+ */
+#include "config.h"
+
+#include "replay/net.h"
+
+#include "replay/run_writer.h"
+#include "runtime/env.h"
+#include "runtime/graph.h"
+#include "runtime/log.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* The one static object of this library. */
+static struct {
+    pthread_mutex_t lock; /* everything below but what says otherwise */
+    int is_tried;
+    struct crystal_error err; /* why module is not usable */
+    struct crystal_net_module module;
+    /* entries are set once and stay; readers need no lock */
+    _Atomic(struct crystal_net_comm *) comms[CRYSTAL_NET_COMMS];
+} self = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+/* A whole decimal number; *end behind it. */
+static int number_parse(const char *text, uint64_t *ret, const char **ret_end)
+{
+    char *end;
+
+    if (*text < '0' || *text > '9')
+        return -EINVAL;
+    errno = 0;
+    *ret = strtoull(text, &end, 10);
+    *ret_end = end;
+    return errno ? -ERANGE : 0;
+}
+
+static int lrank_read(uint32_t *ret, struct crystal_error *err)
+{
+    const char *text = getenv(CRYSTAL_ENV_LRANK), *end;
+    uint64_t value;
+
+    *ret = UINT32_MAX;
+    if (!text || !*text)
+        return 0;
+    if (number_parse(text, &value, &end) || *end || value >= UINT32_MAX)
+        return crystal_error_set(err, EINVAL, CRYSTAL_ENV_LRANK ": '%s' is not a rank",
+                                 text);
+    *ret = (uint32_t)value;
+    return 0;
+}
+
+static int wire_read(struct crystal_wire *wire, struct crystal_error *err)
+{
+    const char *text = getenv(CRYSTAL_ENV_WIRE), *end;
+
+    memset(wire, 0, sizeof *wire);
+    if (!text || !*text)
+        return 0;
+    if (number_parse(text, &wire->bytes_per_s, &end) || *end != ',' ||
+        number_parse(end + 1, &wire->latency_ns, &end) || *end ||
+        wire->latency_ns > 3600000000000U)
+        return crystal_error_set(
+            err, EINVAL, CRYSTAL_ENV_WIRE ": '%s' is not BYTES_PER_S,LATENCY_NS", text);
+    return 0;
+}
+
+static int board_read(struct crystal_net_module *m, struct crystal_error *err)
+{
+    const char *path = getenv(CRYSTAL_ENV_BOARD);
+
+    if (!path || !*path)
+        return wire_read(&m->wire, err);
+    m->board = crystal_board_open(path, err);
+    if (!m->board)
+        return -err->code;
+    m->head = crystal_board_header(m->board);
+    if (m->lrank >= m->head->lrank_count)
+        return crystal_error_set(err, EINVAL,
+                                 CRYSTAL_ENV_LRANK
+                                 ": not set or beyond the %u ranks of the board",
+                                 m->head->lrank_count);
+    m->wire.bytes_per_s = m->head->wire_bytes_per_s;
+    m->wire.latency_ns = m->head->wire_latency_ns;
+    m->wire.overhead_ns = m->head->message_overhead_ns;
+    m->is_timed = m->head->mode == CRYSTAL_BOARD_TIMED;
+    if (!memchr(m->head->graph_path, 0, sizeof m->head->graph_path))
+        return crystal_error_set(err, EINVAL, "board '%s': graph path has no end",
+                                 path);
+    if (m->head->graph_path[0]) {
+        m->graph = crystal_graph_open(m->head->graph_path, err);
+        if (!m->graph)
+            return -err->code;
+    }
+    return 0;
+}
+
+static int module_init(struct crystal_net_module *m, struct crystal_error *err)
+{
+    const char *run_dir = getenv(CRYSTAL_ENV_RUN_DIR);
+
+    if (lrank_read(&m->lrank, err) || board_read(m, err))
+        return -err->code;
+    if (run_dir && *run_dir && m->lrank != UINT32_MAX) {
+        m->run = crystal_run_writer_create(
+            run_dir, m->lrank, m->graph ? crystal_graph_fingerprint(m->graph) : 0, err);
+        if (!m->run)
+            return -err->code;
+    }
+    return 0;
+}
+
+struct crystal_net_module *crystal_net_module_get(struct crystal_error *err)
+{
+    struct crystal_net_module *module;
+
+    (void)pthread_mutex_lock(&self.lock);
+    if (!self.is_tried) {
+        self.is_tried = 1;
+        if (module_init(&self.module, &self.err))
+            crystal_log(CRYSTAL_LOG_ERROR, "net", "%s", crystal_error_text(&self.err));
+    }
+    module = self.err.code ? NULL : &self.module;
+    if (!module && err)
+        *err = self.err;
+    (void)pthread_mutex_unlock(&self.lock);
+    return module;
+}
+
+static struct crystal_net_comm *comm_make(uint32_t index, struct crystal_error *err)
+{
+    struct crystal_net_comm *comm = calloc(1, sizeof *comm);
+
+    if (!comm) {
+        (void)crystal_error_set(err, ENOMEM, "out of memory for a communicator");
+        return NULL;
+    }
+    comm->index = index;
+    (void)pthread_mutex_init(&comm->lock, NULL); /* cannot fail on Linux */
+    atomic_store(&self.comms[index], comm);
+    return comm;
+}
+
+/* The one with this id that is in use, else one that nobody uses. */
+static struct crystal_net_comm *comm_choose(uint64_t comm_id, uint32_t crank,
+                                            struct crystal_error *err)
+{
+    struct crystal_net_comm *free_comm = NULL;
+
+    for (uint32_t i = 0; i < CRYSTAL_NET_COMMS; i++) {
+        struct crystal_net_comm *comm = atomic_load(&self.comms[i]);
+
+        if (!comm)
+            return free_comm ? free_comm : comm_make(i, err);
+        if (comm->users && comm->comm_id == comm_id &&
+            (crank == CRYSTAL_CRANK_UNKNOWN || comm->crank == CRYSTAL_CRANK_UNKNOWN ||
+             comm->crank == crank))
+            return comm;
+        if (!comm->users && !free_comm)
+            free_comm = comm;
+    }
+    if (!free_comm)
+        (void)crystal_error_set(err, ENOSPC,
+                                "more than %d communicators in one process",
+                                CRYSTAL_NET_COMMS);
+    return free_comm;
+}
+
+struct crystal_net_comm *crystal_net_comm_get(struct crystal_net_module *module,
+                                              uint64_t comm_id, uint32_t crank,
+                                              struct crystal_error *err)
+{
+    struct crystal_net_comm *comm;
+
+    (void)pthread_mutex_lock(&self.lock);
+    comm = comm_choose(comm_id, crank, err);
+    if (comm && !comm->users++) {
+        comm->module = module;
+        comm->comm_id = comm_id;
+        comm->nranks = 0;
+        comm->crank = CRYSTAL_CRANK_UNKNOWN;
+        atomic_store(&comm->board, NULL);
+    }
+    (void)pthread_mutex_unlock(&self.lock);
+    return comm;
+}
+
+int crystal_net_comm_set(struct crystal_net_comm *comm, uint32_t nranks, uint32_t crank,
+                         struct crystal_error *err)
+{
+    int code = 0;
+
+    (void)pthread_mutex_lock(&self.lock);
+    if (comm->ops.calls && (comm->nranks != nranks || comm->crank != crank))
+        code = crystal_error_set(err, EINVAL,
+                                 "communicator %016llx: rank %u of %u, and before that "
+                                 "rank %u of %u",
+                                 (unsigned long long)comm->comm_id, crank, nranks,
+                                 comm->crank, comm->nranks);
+    else if (!comm->ops.calls)
+        code = crystal_ops_init(&comm->ops, nranks);
+    if (code == -ENOMEM)
+        (void)crystal_error_set(err, ENOMEM, "out of memory for events");
+    if (!code) {
+        comm->nranks = nranks;
+        comm->crank = crank;
+    }
+    (void)pthread_mutex_unlock(&self.lock);
+    return code;
+}
+
+void crystal_net_comm_put(struct crystal_net_comm *comm)
+{
+    (void)pthread_mutex_lock(&self.lock);
+    if (--comm->users == 0) {
+        crystal_ops_fini(&comm->ops);
+        free((void *)comm->pairs);
+        comm->pairs = NULL;
+        atomic_store(&comm->board, NULL);
+    }
+    (void)pthread_mutex_unlock(&self.lock);
+}
+
+struct crystal_net_comm *crystal_net_comm_at(uint32_t index)
+{
+    return index < CRYSTAL_NET_COMMS ? atomic_load(&self.comms[index]) : NULL;
+}
+
+/* This process's crank among the members. */
+static int crank_find(struct crystal_net_comm *comm, struct crystal_board_comm *entry,
+                      struct crystal_error *err)
+{
+    const uint32_t *members = crystal_board_members(comm->module->board, entry);
+    uint32_t crank;
+
+    for (crank = 0; crank < entry->nranks; crank++)
+        if (members[crank] == comm->module->lrank)
+            break;
+    if (crank == entry->nranks ||
+        !crystal_board_is_real(comm->module->board, entry)[crank])
+        return crystal_error_set(
+            err, EINVAL,
+            "communicator '%s': rank %u is not a real member of it "
+            "on the board",
+            entry->name, comm->module->lrank);
+    if ((comm->nranks && comm->nranks != entry->nranks) ||
+        (comm->crank != CRYSTAL_CRANK_UNKNOWN && comm->crank != crank))
+        return crystal_error_set(
+            err, EINVAL,
+            "communicator '%s': NCCL says %u of %u, the board says "
+            "%u of %u",
+            entry->name, comm->crank, comm->nranks, crank, entry->nranks);
+    comm->nranks = entry->nranks;
+    comm->crank = crank;
+    return 0;
+}
+
+static int comm_resolve_locked(struct crystal_net_comm *comm, struct crystal_error *err)
+{
+    struct crystal_board_comm *entry;
+    int code;
+
+    if (atomic_load(&comm->board))
+        return 1;
+    entry = crystal_board_comm_find(comm->module->board, comm->comm_id);
+    if (!entry)
+        return 0;
+    code = crank_find(comm, entry, err);
+    if (code)
+        return code;
+    comm->pairs = calloc(2 * (size_t)entry->nranks, sizeof *comm->pairs);
+    if (!comm->pairs)
+        return crystal_error_set(err, ENOMEM, "out of memory for a communicator");
+    atomic_store(&comm->board, entry);
+    return 1;
+}
+
+int crystal_net_comm_resolve(struct crystal_net_comm *comm, struct crystal_error *err)
+{
+    int code;
+
+    if (!comm->module->board)
+        return 0;
+    if (atomic_load_explicit(&comm->board, memory_order_acquire))
+        return 1;
+    (void)pthread_mutex_lock(&self.lock);
+    code = comm_resolve_locked(comm, err);
+    (void)pthread_mutex_unlock(&self.lock);
+    return code;
+}
+
+int crystal_net_abort_check(struct crystal_net_module *module)
+{
+    if (!module->head ||
+        !atomic_load_explicit(&module->head->abort_flag, memory_order_acquire))
+        return 0;
+    if (!atomic_exchange(&module->abort_told, 1))
+        crystal_log(CRYSTAL_LOG_ERROR, "net", "%.*s",
+                    (int)sizeof module->head->abort_text, module->head->abort_text);
+    return -ECANCELED;
+}

@@ -1,0 +1,108 @@
+/* Requests: taking one, starting it, asking whether it is done. What is the same for
+ * all kinds of ends. */
+#include "config.h"
+
+#include "replay/net.h"
+
+#include "replay/wait_list.h"
+#include "runtime/log.h"
+
+#include <errno.h>
+#include <string.h>
+
+static struct crystal_net_request *request_take(struct crystal_net_end *end)
+{
+    for (unsigned i = 0; i < CRYSTAL_NET_REQUESTS; i++) {
+        struct crystal_net_request *r =
+            &end->requests[(end->number + i) % CRYSTAL_NET_REQUESTS];
+
+        if (r->state == CRYSTAL_REQUEST_FREE)
+            return r;
+    }
+    return NULL;
+}
+
+/* Logs the first failure of an end; the caller returns the code. */
+static int end_fail(struct crystal_net_end *end, int code, struct crystal_error *err)
+{
+    if (!end->failed) {
+        end->failed = -code;
+        if (code != -ECANCELED) /* told once for all ends */
+            crystal_log(CRYSTAL_LOG_ERROR, "net", "%s", crystal_error_text(err));
+    }
+    return code;
+}
+
+static int end_check(struct crystal_net_end *end, struct crystal_error *err)
+{
+    if (end->failed)
+        return crystal_error_set(err, end->failed, "connection has failed before");
+    if (crystal_net_abort_check(end->comm->module))
+        return crystal_error_set(err, ECANCELED, "the emulation was stopped");
+    return 0;
+}
+
+int crystal_net_post(struct crystal_net_end *end, void *data, uint64_t bytes,
+                     const struct crystal_message_id *id,
+                     struct crystal_net_request **ret, struct crystal_error *err)
+{
+    struct crystal_net_request *r;
+    int code = end_check(end, err);
+
+    *ret = NULL;
+    if (code)
+        return code;
+    if (id->operation && !crystal_operation_is_ready(id->operation)) {
+        crystal_wait_board();
+        return 0;
+    }
+    r = request_take(end);
+    if (!r)
+        return 0;
+    memset(r, 0, sizeof *r);
+    r->end = end;
+    r->state = CRYSTAL_REQUEST_BUSY;
+    r->data = data;
+    r->bytes = bytes;
+    r->posted_ns = crystal_now_ns();
+    r->number = end->number++;
+    r->id = *id;
+    if (end->is_send && id->operation)
+        crystal_operation_arrive(id->operation, r->posted_ns);
+    end->queue[end->head++ % CRYSTAL_NET_REQUESTS] = r;
+    code = end->ops->start(end, r, err);
+    if (!code)
+        code = end->ops->progress(end, err);
+    if (code)
+        return end_fail(end, code, err);
+    *ret = r;
+    return 0;
+}
+
+int crystal_net_test(struct crystal_net_request *r, int *ret_done, uint64_t *ret_bytes,
+                     struct crystal_error *err)
+{
+    struct crystal_net_end *end = r->end;
+    int code;
+
+    *ret_done = 0;
+    if (r->state == CRYSTAL_REQUEST_FREE)
+        return crystal_error_set(err, EINVAL, "test of a request that is over");
+    if (r->state == CRYSTAL_REQUEST_BUSY) {
+        code = end_check(end, err);
+        if (!code)
+            code = end->ops->progress(end, err);
+        if (code)
+            return end_fail(end, code, err);
+    }
+    if (r->state != CRYSTAL_REQUEST_MOVED)
+        return 0;
+    if (r->due_ns && r->due_ns > crystal_now_ns()) {
+        crystal_wait_until(r->due_ns);
+        return crystal_net_abort_check(end->comm->module);
+    }
+    *ret_done = 1;
+    *ret_bytes = r->got;
+    r->state = CRYSTAL_REQUEST_FREE;
+    return 0;
+}

@@ -1,0 +1,402 @@
+/* Ends of a TCP connection between two real ranks. See net_tcp.h for the bytes.
+ *
+ * A sender writes a message at once; pacing is a matter of time stamps. The message
+ * carries when its first byte left the modelled NIC; the receiver completes it when the
+ * wire would have brought it, or when the bytes are there, whichever is later. Small
+ * reads go through a buffer, so that a header and what follows it cost one call; the
+ * payload of large messages goes straight to where it belongs.
+ */
+#include "config.h"
+
+#include "replay/net_tcp.h"
+
+#include "replay/net.h"
+#include "replay/wait_list.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#define TCP_IN_BYTES     16384U
+#define TCP_BUFFER_BYTES (4 << 20)
+
+struct tcp_end {
+    struct crystal_net_end base;
+    int fd;
+    /* sender */
+    uint64_t written; /* of the oldest request: header, then payload */
+    struct crystal_tcp_message out;
+    struct crystal_tcp_ack ack; /* being read */
+    uint32_t ack_got;
+    uint32_t acks_due;
+    struct crystal_net_request *unacked[CRYSTAL_NET_REQUESTS];
+    unsigned unacked_head, unacked_tail;
+    /* receiver */
+    int has_message; /* in is the header of the oldest request */
+    struct crystal_tcp_message in;
+    uint64_t number;       /* of the next message */
+    uint64_t leave_ns;     /* when the message of `in` could leave the sender */
+    uint64_t wire_free_ns; /* when the ones before it have left */
+    unsigned char answers[CRYSTAL_NET_REQUESTS * sizeof(struct crystal_tcp_ack)];
+    uint32_t answer_bytes;
+    uint32_t at, end; /* of buffer: read and not used yet */
+    unsigned char buffer[TCP_IN_BYTES];
+};
+
+static int peer_gone(const struct tcp_end *t, int error, struct crystal_error *err)
+{
+    const char *verb = t->base.is_send ? "sending to" : "receiving from";
+
+    if (t->base.peer_crank == CRYSTAL_CRANK_UNKNOWN)
+        return crystal_error_set(err, error ? error : ECONNRESET,
+                                 "%s a peer on communicator %016llx: %s; its process "
+                                 "has ended, see its log",
+                                 verb, (unsigned long long)t->base.comm->comm_id,
+                                 error ? strerror(error) : "connection closed");
+    return crystal_error_set(err, error ? error : ECONNRESET,
+                             "%s rank %u of communicator %016llx: %s; its process has "
+                             "ended, see its log",
+                             verb, t->base.peer_crank,
+                             (unsigned long long)t->base.comm->comm_id,
+                             error ? strerror(error) : "connection closed");
+}
+
+/* --- sending --- */
+
+static int is_rendezvous(const struct tcp_end *t, const struct crystal_net_request *r)
+{
+    return crystal_wire_is_paced(&t->base.comm->module->wire) && r->id.operation &&
+           r->id.operation->is_p2p;
+}
+
+static int send_start(struct crystal_net_end *end, struct crystal_net_request *r,
+                      struct crystal_error *err)
+{
+    struct tcp_end *t = (struct tcp_end *)end;
+    struct crystal_net_module *module = end->comm->module;
+
+    (void)err;
+    r->start_ns = r->posted_ns;
+    if (crystal_wire_is_paced(&module->wire)) {
+        uint64_t occupy_ns = crystal_wire_occupy_ns(&module->wire, r->bytes);
+
+        r->start_ns = crystal_nic_take(&module->nic, r->posted_ns, occupy_ns);
+        r->due_ns = r->start_ns + occupy_ns;
+    }
+    r->needs_ack = is_rendezvous(t, r);
+    return 0;
+}
+
+/* 1: the oldest request is written, 0: the socket is full. */
+static int send_one(struct tcp_end *t, struct crystal_net_request *r,
+                    struct crystal_error *err)
+{
+    const uint64_t total = sizeof t->out + r->bytes;
+
+    if (!t->written)
+        t->out = (struct crystal_tcp_message){CRYSTAL_TCP_MESSAGE,
+                                              r->needs_ack ? CRYSTAL_TCP_RENDEZVOUS : 0,
+                                              r->bytes, r->start_ns, r->number};
+    while (t->written < total) {
+        uint64_t head = t->written < sizeof t->out ? sizeof t->out - t->written : 0;
+        uint64_t done = head ? 0 : t->written - sizeof t->out;
+        struct iovec parts[2] = {{(char *)&t->out + sizeof t->out - head, (size_t)head},
+                                 {r->data + done, (size_t)(r->bytes - done)}};
+        struct msghdr message = {.msg_iov = parts, .msg_iovlen = 2};
+        ssize_t sent = sendmsg(t->fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
+
+        if (sent < 0 && errno == EINTR)
+            continue;
+        if (sent < 0 && errno == EAGAIN) {
+            crystal_wait_fd(t->fd, POLLOUT);
+            return 0;
+        }
+        if (sent < 0)
+            return peer_gone(t, errno, err);
+        t->written += (uint64_t)sent;
+    }
+    t->written = 0;
+    return 1;
+}
+
+static int ack_take(struct tcp_end *t, struct crystal_error *err)
+{
+    struct crystal_net_request *r = t->unacked[t->unacked_tail % CRYSTAL_NET_REQUESTS];
+    uint64_t occupy_ns = crystal_wire_occupy_ns(&t->base.comm->module->wire, r->bytes);
+
+    if (t->ack.magic != CRYSTAL_TCP_ACK || t->ack.number != r->number)
+        return crystal_error_set(
+            err, EPROTO,
+            "rank %d of communicator %016llx acknowledged what was "
+            "not sent",
+            (int)t->base.peer_crank, (unsigned long long)t->base.comm->comm_id);
+    t->unacked_tail++;
+    t->ack_got = 0;
+    if (t->ack.start_ns > r->start_ns)
+        r->due_ns = t->ack.start_ns + occupy_ns;
+    r->state = CRYSTAL_REQUEST_MOVED;
+    return 0;
+}
+
+static int acks_read(struct tcp_end *t, struct crystal_error *err)
+{
+    while (t->unacked_head != t->unacked_tail) {
+        ssize_t got = recv(t->fd, (char *)&t->ack + t->ack_got,
+                           sizeof t->ack - t->ack_got, MSG_DONTWAIT);
+        int code;
+
+        if (got < 0 && errno == EINTR)
+            continue;
+        if (got < 0 && errno == EAGAIN) {
+            crystal_wait_fd(t->fd, POLLIN);
+            return 0;
+        }
+        if (got <= 0)
+            return peer_gone(t, got < 0 ? errno : 0, err);
+        t->ack_got += (uint32_t)got;
+        if (t->ack_got < sizeof t->ack)
+            continue;
+        code = ack_take(t, err);
+        if (code)
+            return code;
+    }
+    return 0;
+}
+
+static int send_progress(struct crystal_net_end *end, struct crystal_error *err)
+{
+    struct tcp_end *t = (struct tcp_end *)end;
+    struct crystal_net_request *r;
+    int code = 1;
+
+    while (code > 0 && (r = crystal_net_queue_first(end))) {
+        code = send_one(t, r, err);
+        if (code <= 0)
+            break;
+        r->got = r->bytes;
+        crystal_net_queue_pop(end, r->due_ns);
+        if (r->needs_ack) {
+            r->state = CRYSTAL_REQUEST_BUSY;
+            t->unacked[t->unacked_head++ % CRYSTAL_NET_REQUESTS] = r;
+        }
+    }
+    if (code < 0)
+        return code;
+    return acks_read(t, err);
+}
+
+/* --- receiving --- */
+
+int crystal_tcp_message_check(const struct crystal_tcp_message *m, uint64_t number,
+                              uint64_t room, struct crystal_error *err)
+{
+    if (m->magic != CRYSTAL_TCP_MESSAGE || (m->flags & ~CRYSTAL_TCP_RENDEZVOUS) ||
+        m->number != number)
+        return crystal_error_set(err, EPROTO,
+                                 "a peer's message %llu has a broken header; is "
+                                 "everybody on the same version of crystal?",
+                                 (unsigned long long)number);
+    if (m->bytes > room)
+        return crystal_error_set(err, EMSGSIZE,
+                                 "a peer's message of %llu bytes does not fit the %llu "
+                                 "that were posted; the ranks called collectives of "
+                                 "different size",
+                                 (unsigned long long)m->bytes,
+                                 (unsigned long long)room);
+    return 0;
+}
+
+static int recv_start(struct crystal_net_end *end, struct crystal_net_request *r,
+                      struct crystal_error *err)
+{
+    (void)end;
+    (void)r;
+    (void)err;
+    return 0;
+}
+
+static int answers_send(struct tcp_end *t, struct crystal_error *err)
+{
+    while (t->answer_bytes) {
+        ssize_t sent =
+            send(t->fd, t->answers, t->answer_bytes, MSG_DONTWAIT | MSG_NOSIGNAL);
+
+        if (sent < 0 && errno == EINTR)
+            continue;
+        if (sent < 0 && errno == EAGAIN) {
+            crystal_wait_fd(t->fd, POLLOUT);
+            return 0;
+        }
+        if (sent < 0)
+            return peer_gone(t, errno, err);
+        t->answer_bytes -= (uint32_t)sent;
+        memmove(t->answers, t->answers + sent, t->answer_bytes);
+    }
+    return 0;
+}
+
+/* The header of the oldest request is there: when could its message leave? */
+static int message_begin(struct tcp_end *t, struct crystal_net_request *r,
+                         struct crystal_error *err)
+{
+    const struct crystal_wire *wire = &t->base.comm->module->wire;
+    struct crystal_tcp_ack ack;
+    int code = crystal_tcp_message_check(&t->in, t->number, r->bytes, err);
+
+    if (code)
+        return code;
+    t->number++;
+    t->has_message = 1;
+    t->leave_ns = t->in.start_ns;
+    if (!crystal_wire_is_paced(wire))
+        return 0;
+    if (r->posted_ns > t->leave_ns)
+        t->leave_ns = r->posted_ns;
+    if (t->wire_free_ns > t->leave_ns)
+        t->leave_ns = t->wire_free_ns;
+    t->wire_free_ns = t->leave_ns + crystal_wire_occupy_ns(wire, t->in.bytes);
+    if (!(t->in.flags & CRYSTAL_TCP_RENDEZVOUS) ||
+        t->answer_bytes + sizeof ack > sizeof t->answers)
+        return 0; /* as many answers as requests: there is room */
+    ack = (struct crystal_tcp_ack){CRYSTAL_TCP_ACK, 0, t->in.number, t->leave_ns};
+    memcpy(t->answers + t->answer_bytes, &ack, sizeof ack);
+    t->answer_bytes += sizeof ack;
+    return answers_send(t, err);
+}
+
+/* Uses what the buffer holds. 1: the oldest request is complete. */
+static int buffer_use(struct tcp_end *t, struct crystal_net_request *r,
+                      struct crystal_error *err)
+{
+    uint64_t count;
+
+    if (!t->has_message) {
+        int code;
+
+        if (t->end - t->at < sizeof t->in)
+            return 0;
+        memcpy(&t->in, t->buffer + t->at, sizeof t->in);
+        t->at += sizeof t->in;
+        code = message_begin(t, r, err);
+        if (code)
+            return code;
+    }
+    count = t->in.bytes - r->got;
+    if (count > t->end - t->at)
+        count = t->end - t->at;
+    if (count)
+        memcpy(r->data + r->got, t->buffer + t->at, count);
+    t->at += (uint32_t)count;
+    r->got += count;
+    return r->got == t->in.bytes;
+}
+
+/* Reads the rest of a payload to its place and what follows into the buffer. 1: some
+ * bytes came, 0: none there. */
+static int socket_read(struct tcp_end *t, struct crystal_net_request *r,
+                       struct crystal_error *err)
+{
+    uint64_t rest = t->has_message ? t->in.bytes - r->got : 0;
+    struct iovec parts[2];
+    struct msghdr message = {.msg_iov = parts, .msg_iovlen = 2};
+    ssize_t got;
+
+    memmove(t->buffer, t->buffer + t->at, t->end - t->at);
+    t->end -= t->at;
+    t->at = 0;
+    parts[0] = (struct iovec){rest ? r->data + r->got : NULL, (size_t)rest};
+    parts[1] = (struct iovec){t->buffer + t->end, TCP_IN_BYTES - t->end};
+    do {
+        got = recvmsg(t->fd, &message, MSG_DONTWAIT);
+    } while (got < 0 && errno == EINTR);
+    if (got < 0 && errno == EAGAIN) {
+        crystal_wait_fd(t->fd, POLLIN);
+        return 0;
+    }
+    if (got <= 0)
+        return peer_gone(t, got < 0 ? errno : 0, err);
+    if ((uint64_t)got <= rest) {
+        r->got += (uint64_t)got;
+    } else {
+        r->got += rest;
+        t->end += (uint32_t)((uint64_t)got - rest);
+    }
+    return 1;
+}
+
+static int recv_progress(struct crystal_net_end *end, struct crystal_error *err)
+{
+    struct tcp_end *t = (struct tcp_end *)end;
+    const struct crystal_wire *wire = &end->comm->module->wire;
+    struct crystal_net_request *r;
+    int code = answers_send(t, err);
+
+    while (!code && (r = crystal_net_queue_first(end))) {
+        code = buffer_use(t, r, err);
+        if (code > 0) {
+            crystal_net_queue_pop(end, crystal_wire_is_paced(wire)
+                                           ? t->wire_free_ns + wire->latency_ns
+                                           : 0);
+            t->has_message = 0;
+            code = 0;
+            continue;
+        }
+        if (code < 0)
+            return code;
+        code = socket_read(t, r, err);
+        if (code <= 0)
+            return code;
+        code = 0;
+    }
+    return code;
+}
+
+static void tcp_close(struct crystal_net_end *end)
+{
+    struct tcp_end *t = (struct tcp_end *)end;
+
+    (void)close(t->fd); /* the caller has tested all it cares for */
+    free(t);
+}
+
+static const struct crystal_net_end_ops tcp_send_ops = {"tcp send", send_start,
+                                                        send_progress, tcp_close};
+static const struct crystal_net_end_ops tcp_recv_ops = {"tcp receive", recv_start,
+                                                        recv_progress, tcp_close};
+
+/* Larger buffers and no delay only make it faster: failures do not matter. */
+static void socket_tune(int fd)
+{
+    int one = 1, bytes = TCP_BUFFER_BYTES;
+
+    (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+    (void)setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &bytes, sizeof bytes);
+    (void)setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &bytes, sizeof bytes);
+}
+
+struct crystal_net_end *crystal_tcp_end_create(struct crystal_net_context *context,
+                                               int fd, int is_send, uint32_t peer_crank,
+                                               struct crystal_error *err)
+{
+    struct tcp_end *t = calloc(1, sizeof *t);
+
+    if (!t) {
+        (void)crystal_error_set(err, ENOMEM, "out of memory for a connection");
+        (void)close(fd);
+        return NULL;
+    }
+    socket_tune(fd);
+    t->fd = fd;
+    t->base.ops = is_send ? &tcp_send_ops : &tcp_recv_ops;
+    t->base.context = context;
+    t->base.comm = context->comm;
+    t->base.is_send = is_send;
+    t->base.peer_crank = peer_crank;
+    return &t->base;
+}

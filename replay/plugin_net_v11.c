@@ -1,0 +1,287 @@
+/* ncclNetPlugin_v11: NCCL's NET interface, translated to the core (net.h). */
+#include "config.h"
+
+#include "replay/net.h"
+#include "runtime/log.h"
+#include "runtime/nccl_net_abi.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+static ncclResult_t nccl_result(int code)
+{
+    switch (-code) {
+    case 0:
+        return ncclSuccess;
+    case EINVAL:
+    case ENODEV:
+        return ncclInvalidUsage;
+    case EPROTO:
+    case ENOSYS:
+        return ncclInternalError;
+    case ECONNRESET:
+    case EPIPE:
+    case ECONNREFUSED:
+        return ncclRemoteError;
+    default:
+        return ncclSystemError;
+    }
+}
+
+/* For calls that are not on an end, which logs its own failure. */
+static ncclResult_t told(int code, const struct crystal_error *err)
+{
+    if (code)
+        crystal_log(CRYSTAL_LOG_ERROR, "net", "%s", crystal_error_text(err));
+    return nccl_result(code);
+}
+
+static ncclResult_t net_init(void **ctx, uint64_t comm_id,
+                             ncclNetCommConfig_v11_t *config, ncclDebugLogger_t log,
+                             ncclProfilerCallback_t profile)
+{
+    struct crystal_error err = {0};
+    struct crystal_net_module *module = crystal_net_module_get(&err);
+    struct crystal_net_context *context;
+
+    (void)config;
+    (void)log;
+    if (!module)
+        return nccl_result(-err.code); /* logged by the module */
+    context = calloc(1, sizeof *context);
+    if (!context)
+        return ncclSystemError;
+    context->identify = (void *)(uintptr_t)profile;
+    context->comm = crystal_net_comm_get(module, comm_id, CRYSTAL_CRANK_UNKNOWN, &err);
+    if (!context->comm) {
+        free(context);
+        return told(-err.code, &err);
+    }
+    *ctx = context;
+    return ncclSuccess;
+}
+
+static ncclResult_t net_finalize(void *ctx)
+{
+    struct crystal_net_context *context = ctx;
+
+    if (context) {
+        crystal_net_comm_put(context->comm);
+        free(context);
+    }
+    return ncclSuccess;
+}
+
+static ncclResult_t net_devices(int *ndev)
+{
+    *ndev = 1;
+    return ncclSuccess;
+}
+
+/* Mbit/s of the wire; 10 Gbit/s where it is not modelled. */
+static int speed_mbps(const struct crystal_wire *wire)
+{
+    uint64_t mbps = wire->bytes_per_s / 125000;
+
+    if (!wire->bytes_per_s)
+        return 10000;
+    return mbps < 1 ? 1 : mbps > 10000000 ? 10000000 : (int)mbps;
+}
+
+static ncclResult_t net_properties(int dev, ncclNetProperties_v11_t *props)
+{
+    static char name[] = "crystal0";
+    struct crystal_net_module *module = crystal_net_module_get(NULL);
+
+    if (dev != 0)
+        return ncclInvalidArgument;
+    if (!module)
+        return ncclInvalidUsage;
+    memset(props, 0, sizeof *props);
+    props->name = name;
+    props->guid = 0x4352595354414c30; /* "CRYSTAL0" */
+    props->ptrSupport = NCCL_PTR_HOST;
+    props->speed = speed_mbps(&module->wire);
+    props->port = 1;
+    props->latency = (float)module->wire.latency_ns / 1000.0F;
+    props->maxComms = 1 << 20;
+    props->maxRecvs = 1;
+    props->vProps.ndevs = 1;
+    props->maxP2pBytes = (size_t)1 << 40;
+    props->maxCollBytes = (size_t)1 << 40;
+    props->maxMultiRequestSize = 1;
+    return ncclSuccess;
+}
+
+_Static_assert(sizeof(struct crystal_net_handle) <= NCCL_NET_HANDLE_MAXSIZE, "fits");
+
+static ncclResult_t net_listen(void *ctx, int dev, void *handle, void **listen_comm)
+{
+    struct crystal_error err = {0};
+    struct crystal_net_listener *listener;
+    struct crystal_net_handle made;
+    int code;
+
+    if (dev != 0)
+        return ncclInvalidArgument;
+    code = crystal_net_listen(ctx, &made, &listener, &err);
+    if (code)
+        return told(code, &err);
+    memcpy(handle, &made, sizeof made);
+    *listen_comm = listener;
+    return ncclSuccess;
+}
+
+static ncclResult_t net_connect(void *ctx, int dev, void *handle, void **send_comm,
+                                void **send_dev_comm)
+{
+    struct crystal_error err = {0};
+    struct crystal_net_handle copy;
+    struct crystal_net_end *end;
+    int code;
+
+    (void)send_dev_comm;
+    if (dev != 0)
+        return ncclInvalidArgument;
+    memcpy(&copy, handle, sizeof copy); /* the caller's may be unaligned */
+    code = crystal_net_connect(ctx, &copy, &end, &err);
+    memcpy(handle, &copy, sizeof copy);
+    *send_comm = end;
+    return told(code, &err);
+}
+
+static ncclResult_t net_accept(void *listen_comm, void **recv_comm,
+                               void **recv_dev_comm)
+{
+    struct crystal_error err = {0};
+    struct crystal_net_end *end;
+    int code = crystal_net_accept(listen_comm, &end, &err);
+
+    (void)recv_dev_comm;
+    *recv_comm = end;
+    return told(code, &err);
+}
+
+static ncclResult_t net_reg(void *comm, void *data, size_t size, int type,
+                            void **mhandle)
+{
+    (void)comm;
+    (void)data;
+    (void)size;
+    *mhandle = NULL;
+    return type == NCCL_PTR_HOST ? ncclSuccess : ncclInvalidUsage;
+}
+
+static ncclResult_t net_dereg(void *comm, void *mhandle)
+{
+    (void)comm;
+    (void)mhandle;
+    return ncclSuccess;
+}
+
+/* Asks our own PROFILER part which message a transfer is. */
+static void identify(const struct crystal_net_end *end, void *phandle,
+                     struct crystal_message_id *id)
+{
+    ncclProfilerCallback_t profile =
+        (ncclProfilerCallback_t)(uintptr_t)end->context->identify;
+    void *event = NULL;
+
+    memset(id, 0, sizeof *id);
+    if (profile && phandle)
+        (void)profile(&event, 0, phandle, CRYSTAL_NET_PLUGIN_ID, id);
+}
+
+static ncclResult_t net_isend(void *send_comm, void *data, size_t size, int tag,
+                              void *mhandle, void *phandle, void **request)
+{
+    struct crystal_error err = {0};
+    struct crystal_message_id id;
+    struct crystal_net_request *r;
+    int code;
+
+    (void)tag;
+    (void)mhandle;
+    identify(send_comm, phandle, &id);
+    code = crystal_net_post(send_comm, data, size, &id, &r, &err);
+    *request = r;
+    return nccl_result(code);
+}
+
+static ncclResult_t net_irecv(void *recv_comm, int n, void **data, size_t *sizes,
+                              int *tags, void **mhandles, void **phandles,
+                              void **request)
+{
+    struct crystal_error err = {0};
+    struct crystal_message_id id;
+    struct crystal_net_request *r;
+    int code;
+
+    (void)tags;
+    (void)mhandles;
+    if (n != 1)
+        return ncclInternalError; /* maxRecvs is 1 */
+    identify(recv_comm, phandles ? phandles[0] : NULL, &id);
+    code = crystal_net_post(recv_comm, data[0], sizes[0], &id, &r, &err);
+    *request = r;
+    return nccl_result(code);
+}
+
+static ncclResult_t net_flush(void *recv_comm, int n, void **data, int *sizes,
+                              void **mhandles, void **request)
+{
+    (void)recv_comm;
+    (void)n;
+    (void)data;
+    (void)sizes;
+    (void)mhandles;
+    *request = NULL; /* host memory needs none */
+    return ncclSuccess;
+}
+
+static ncclResult_t net_test(void *request, int *done, int *sizes)
+{
+    struct crystal_error err = {0};
+    uint64_t bytes = 0;
+    int code = crystal_net_test(request, done, &bytes, &err);
+
+    if (!code && *done && sizes)
+        sizes[0] = (int)bytes; /* NCCL's messages are far below 2 GiB */
+    return nccl_result(code);
+}
+
+static ncclResult_t net_close(void *comm)
+{
+    struct crystal_net_end *end = comm;
+
+    if (end)
+        end->ops->close(end);
+    return ncclSuccess;
+}
+
+static ncclResult_t net_close_listen(void *listen_comm)
+{
+    crystal_net_listener_close(listen_comm);
+    return ncclSuccess;
+}
+
+__attribute__((visibility("default"))) const ncclNet_v11_t ncclNetPlugin_v11 = {
+    .name = "Crystal",
+    .init = net_init,
+    .devices = net_devices,
+    .getProperties = net_properties,
+    .listen = net_listen,
+    .connect = net_connect,
+    .accept = net_accept,
+    .regMr = net_reg,
+    .deregMr = net_dereg,
+    .isend = net_isend,
+    .irecv = net_irecv,
+    .iflush = net_flush,
+    .test = net_test,
+    .closeSend = net_close,
+    .closeRecv = net_close,
+    .closeListen = net_close_listen,
+    .finalize = net_finalize,
+};
