@@ -12,7 +12,11 @@
  * file. */
 static const struct crystal_command commands[] = {
     {"layout", crystal_command_layout, "which ranks run, and where"},
+    {"capture", crystal_command_capture, "run the live ranks and record them"},
     {"graph", crystal_command_graph, "captured traces -> the graph of all ranks"},
+    {"plan", crystal_command_plan, "measure the sandbox, compose all ranks' times"},
+    {"emulate", crystal_command_emulate, "run the sandbox in the time of all ranks"},
+    {"agent", crystal_command_agent, "one stage's work on one node, under Slurm"},
     {"show", crystal_command_show, "print any file of a job directory"},
     {"doctor", crystal_command_doctor, "what this machine lacks, and crystal.yaml's keys"},
     {NULL, NULL, NULL},

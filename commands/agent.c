@@ -1,0 +1,96 @@
+/* scrystal agent: one task per node of a stage's job step. The coordinator runs
+ * already; the stage's work on this node is done here.
+ */
+#include "config.h"
+
+#include "commands/commands.h"
+#include "commands/stage.h"
+
+#include "runtime/log.h"
+
+#include <errno.h>
+#include <getopt.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+static const struct option long_options[] = {
+    {"job", required_argument, NULL, 'j'},
+    {"stage", required_argument, NULL, 's'},
+    {"help", no_argument, NULL, 'h'},
+    {NULL, 0, NULL, 0},
+};
+
+static void help(FILE *out)
+{
+    fprintf(out,
+            "usage: scrystal agent --job=DIR --stage=STAGE [-- PROGRAM ARG...]\n\n"
+            "Does one stage's work on this node, for a coordinator that runs:\n"
+            "capture and plan start the program as the node's ranks; emulate hosts\n"
+            "the virtual ranks until the job ends, and with PROGRAM also starts\n"
+            "the sandbox ranks.\n\n"
+            "  --job=DIR       the job directory\n"
+            "  --stage=STAGE   capture, plan or emulate\n");
+}
+
+/* Which node of the step this is: Slurm says it, by hand there is one. */
+static uint32_t node_number(void)
+{
+    const char *text = getenv("SLURM_NODEID");
+    char *end;
+    unsigned long node = text ? strtoul(text, &end, 10) : 0;
+
+    return text && *text && !*end && node < UINT32_MAX ? (uint32_t)node : 0;
+}
+
+static int run(enum stage_kind kind, const char *job_dir, char **program)
+{
+    struct crystal_error err = {0};
+    uint32_t node = node_number();
+    struct stage stage;
+    int code;
+
+    if (stage_open(&stage, kind, job_dir, program, &err)) {
+        crystal_log(CRYSTAL_LOG_ERROR, stage_name(kind), "%s", err.text);
+        return CRYSTAL_EXIT_USAGE;
+    }
+    if (kind == STAGE_EMULATE && !program[0])
+        stage.program = NULL; /* Slurm's tasks are the sandbox ranks */
+    if (stage_begin(&stage, node, &err))
+        code = stage_failed(&stage, &err);
+    else if (kind == STAGE_CAPTURE)
+        code = stage_capture(&stage);
+    else
+        code = kind == STAGE_PLAN ? stage_plan(&stage) : stage_emulate(&stage, node);
+    stage_close(&stage);
+    return code;
+}
+
+CRYSTAL_COMMAND(agent)
+{
+    const char *job_dir = NULL, *stage = NULL;
+    enum stage_kind kind;
+    int option;
+
+    optind = 1;
+    while ((option = getopt_long(argc, argv, "+", long_options, NULL)) >= 0) {
+        switch (option) {
+        case 'j':
+            job_dir = optarg;
+            break;
+        case 's':
+            stage = optarg;
+            break;
+        case 'h':
+            help(stdout);
+            return 0;
+        default:
+            help(stderr);
+            return CRYSTAL_EXIT_USAGE;
+        }
+    }
+    if (!job_dir || !stage || stage_kind_parse(stage, &kind)) {
+        help(stderr);
+        return CRYSTAL_EXIT_USAGE;
+    }
+    return run(kind, job_dir, argv + optind);
+}

@@ -1,0 +1,179 @@
+/* capture, plan and emulate without Slurm: this process starts the coordinator as a
+ * child and is the node's agent itself.
+ */
+#include "config.h"
+
+#include "commands/commands.h"
+#include "commands/stage.h"
+
+#include "runtime/log.h"
+
+#include <errno.h>
+#include <getopt.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#define COORD_READY_MS  30000
+#define COORD_FINISH_MS 30000
+#define COORD_PAUSE_MS  20
+
+/* The coordinator replaces DIR/coord when it is ready. */
+static int is_other_file(const struct stat *before, const char *path)
+{
+    struct stat now;
+
+    return stat(path, &now) == 0 && (now.st_ino != before->st_ino ||
+                                     now.st_mtim.tv_sec != before->st_mtim.tv_sec ||
+                                     now.st_mtim.tv_nsec != before->st_mtim.tv_nsec);
+}
+
+struct crystal_launch *stage_coord_start(const char *job_dir, struct crystal_error *err)
+{
+    char *argv[] = {(char *)"/proc/self/exe", (char *)"coord", (char *)"--job",
+                    (char *)(uintptr_t)job_dir, NULL};
+    struct crystal_launch_rank coord = {.argv = argv};
+    struct crystal_launch *launch;
+    struct stat before = {0};
+    char path[PATH_MAX];
+
+    if (snprintf(path, sizeof path, "%s/coord", job_dir) >= (int)sizeof path) {
+        (void)crystal_error_set(err, ENAMETOOLONG, "%s: path too long", job_dir);
+        return NULL;
+    }
+    if (stat(path, &before) < 0)
+        memset(&before, 0, sizeof before);
+    launch = crystal_launch_create(err);
+    if (!launch || crystal_launch_start(launch, &coord, err))
+        goto err;
+    for (int waited_ms = 0; !is_other_file(&before, path);
+         waited_ms += COORD_PAUSE_MS) {
+        struct crystal_launch_end end;
+        int signal, got = crystal_launch_wait(launch, COORD_PAUSE_MS, &end, &signal);
+        char how[128];
+
+        if (got == 0 && waited_ms < COORD_READY_MS)
+            continue;
+        if (got == 0)
+            (void)crystal_error_set(err, ETIMEDOUT,
+                                    "the coordinator is not ready "
+                                    "after 30 s");
+        else if (got < 0)
+            (void)crystal_error_set(err, EINTR, "stopped by signal %d", signal);
+        else {
+            crystal_launch_end_text(&end, how, sizeof how);
+            (void)crystal_error_set(err, ECHILD, "the coordinator %s", how);
+        }
+        goto err;
+    }
+    return launch;
+
+err:
+    crystal_launch_destroy(launch);
+    return NULL;
+}
+
+int stage_coord_finish(struct crystal_launch *coord, const char *job_dir,
+                       struct crystal_error *err)
+{
+    char coord_file[PATH_MAX], token_file[PATH_MAX];
+    struct crystal_launch_end end = {0};
+    struct crystal_client *client;
+    int signal, code;
+
+    (void)snprintf(coord_file, sizeof coord_file, "%s/coord", job_dir); /* as above */
+    (void)snprintf(token_file, sizeof token_file, "%s/token", job_dir);
+    client =
+        crystal_client_open(coord_file, token_file, CRYSTAL_ROLE_CONTROL, 0, NULL, err);
+    if (!client)
+        return -err->code;
+    code = crystal_client_finish(client, err);
+    crystal_client_close(client);
+    if (code)
+        return code;
+    if (crystal_launch_wait(coord, COORD_FINISH_MS, &end, &signal) != 1)
+        return crystal_error_set(err, ETIMEDOUT,
+                                 "the coordinator does not end, stopping it");
+    return 0;
+}
+
+static const struct option long_options[] = {
+    {"job", required_argument, NULL, 'j'},
+    {"help", no_argument, NULL, 'h'},
+    {NULL, 0, NULL, 0},
+};
+
+static void help(enum stage_kind kind, FILE *out)
+{
+    static const char *const what[] = {
+        [STAGE_CAPTURE] =
+            "Runs the live ranks of the job in DIR and records what they do\n"
+            "in DIR/ranks; their output goes to DIR/log.\n",
+        [STAGE_PLAN] =
+            "Runs the sandbox ranks against virtual ranks that answer at once\n"
+            "and composes the measured durations into DIR/job.profile.\n",
+        [STAGE_EMULATE] = "Runs the sandbox ranks against virtual ranks that keep the\n"
+                          "timeline's time, and writes DIR/report.txt.\n"};
+
+    fprintf(out,
+            "usage: scrystal %s --job=DIR [-- PROGRAM ARG...]\n\n%s"
+            "Without PROGRAM, the one that scrystal layout was given.\n\n"
+            "  --job=DIR   the job directory\n",
+            stage_name(kind), what[kind]);
+}
+
+static int run(enum stage_kind kind, const char *job_dir, char **program)
+{
+    struct crystal_launch *coord = NULL;
+    struct crystal_error err = {0};
+    struct stage stage;
+    int code;
+
+    if (stage_open(&stage, kind, job_dir, program, &err)) {
+        crystal_log(CRYSTAL_LOG_ERROR, stage_name(kind), "%s", err.text);
+        return CRYSTAL_EXIT_USAGE;
+    }
+    coord = stage_coord_start(stage.job_dir, &err);
+    if (!coord || stage_begin(&stage, 0, &err)) {
+        code = stage_failed(&stage, &err);
+    } else {
+        crystal_log(CRYSTAL_LOG_INFO, stage.name, "%u of %u ranks",
+                    kind == STAGE_CAPTURE ? stage.layout.live_count
+                                          : stage.layout.sandbox_count,
+                    stage.layout.lrank_count);
+        code = kind == STAGE_CAPTURE ? stage_capture(&stage)
+               : kind == STAGE_PLAN  ? stage_plan(&stage)
+                                     : stage_emulate(&stage, 0);
+    }
+    stage_close(&stage);
+    if (coord && !code && stage_coord_finish(coord, job_dir, &err))
+        crystal_log(CRYSTAL_LOG_WARNING, stage_name(kind), "%s, ignoring it", err.text);
+    crystal_launch_destroy(coord);
+    return code;
+}
+
+int stage_by_hand(enum stage_kind kind, int argc, char **argv)
+{
+    const char *job_dir = NULL;
+    int option;
+
+    optind = 1;
+    while ((option = getopt_long(argc, argv, "+", long_options, NULL)) >= 0) {
+        switch (option) {
+        case 'j':
+            job_dir = optarg;
+            break;
+        case 'h':
+            help(kind, stdout);
+            return 0;
+        default:
+            help(kind, stderr);
+            return CRYSTAL_EXIT_USAGE;
+        }
+    }
+    if (!job_dir) {
+        help(kind, stderr);
+        return CRYSTAL_EXIT_USAGE;
+    }
+    return run(kind, job_dir, argv + optind);
+}

@@ -1,0 +1,396 @@
+/* The common part of the stages; see stage.h. */
+#include "config.h"
+
+#include "commands/stage.h"
+
+#include "commands/commands.h"
+
+#include "runtime/env.h"
+#include "runtime/log.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define GRACE_MS       3000 /* between SIGTERM and SIGKILL */
+#define CHECK_MS       100
+#define STOP_MS        300 /* a coordinator's sentence may be under way */
+#define LOG_TAIL_LINES 20
+#define LOG_TAIL_BYTES 8192
+
+static const char *const names[] = {
+    [STAGE_CAPTURE] = "capture", [STAGE_PLAN] = "plan", [STAGE_EMULATE] = "emulate"};
+
+const char *stage_name(enum stage_kind kind)
+{
+    return names[kind];
+}
+
+int stage_kind_parse(const char *text, enum stage_kind *ret)
+{
+    for (int kind = STAGE_CAPTURE; kind <= STAGE_EMULATE; kind++)
+        if (strcmp(text, names[kind]) == 0) {
+            *ret = (enum stage_kind)kind;
+            return 0;
+        }
+    return -EINVAL;
+}
+
+int stage_path(const struct stage *stage, char out[PATH_MAX], struct crystal_error *err,
+               const char *format, ...)
+{
+    char name[256];
+    va_list args;
+
+    va_start(args, format);
+    (void)vsnprintf(name, sizeof name, format, args); /* our own short names */
+    va_end(args);
+    return crystal_jobdir_file(stage->dir, out, PATH_MAX, err, "%s", name);
+}
+
+/* --- opening --- */
+
+int stage_open(struct stage *stage, enum stage_kind kind, const char *job_dir,
+               char **program, struct crystal_error *err)
+{
+    char path[PATH_MAX];
+    int code;
+
+    memset(stage, 0, sizeof *stage);
+    stage->kind = kind;
+    stage->name = names[kind];
+    stage->dir = crystal_jobdir_open(job_dir, 0, err);
+    if (!stage->dir)
+        return -err->code;
+    (void)snprintf(stage->job_dir, sizeof stage->job_dir, "%s",
+                   crystal_jobdir_path(stage->dir));
+    code = stage_path(stage, path, err, "layout.yaml");
+    if (!code)
+        code = crystal_layout_read(path, &stage->layout, err);
+    if (!code)
+        code = stage_path(stage, stage->coord_file, err, "coord");
+    if (!code)
+        code = stage_path(stage, stage->token_file, err, "token");
+    if (code) {
+        crystal_jobdir_close(stage->dir);
+        stage->dir = NULL;
+        return code;
+    }
+    stage->program = program && program[0] ? program : stage->layout.program;
+    return 0;
+}
+
+/* Value of a key=value line of the coordinator's file. */
+static int coord_value(const struct stage *stage, const char *key, char *out,
+                       size_t out_bytes, struct crystal_error *err)
+{
+    FILE *file = fopen(stage->coord_file, "re");
+    size_t key_bytes = strlen(key);
+    char line[512];
+    int found = 0;
+
+    if (!file)
+        return crystal_error_set(err, errno, "%s: %s", stage->coord_file,
+                                 strerror(errno));
+    while (!found && fgets(line, sizeof line, file)) {
+        line[strcspn(line, "\n")] = 0;
+        if (strncmp(line, key, key_bytes) == 0 && line[key_bytes] == '=')
+            found =
+                snprintf(out, out_bytes, "%s", line + key_bytes + 1) < (int)out_bytes;
+    }
+    (void)fclose(file); /* read-only */
+    return found ? 0
+                 : crystal_error_set(err, EINVAL, "%s: no usable %s= line",
+                                     stage->coord_file, key);
+}
+
+int stage_begin(struct stage *stage, uint32_t node, struct crystal_error *err)
+{
+    int code;
+
+    /* first: it blocks the signals that all later threads must not take */
+    stage->launch = crystal_launch_create(err);
+    if (!stage->launch)
+        return -err->code;
+    stage->client = crystal_client_open(stage->coord_file, stage->token_file,
+                                        CRYSTAL_ROLE_AGENT, node, NULL, err);
+    if (!stage->client)
+        return -err->code;
+    code = crystal_client_begin(stage->client, stage->kind, err);
+    if (!code)
+        code = coord_value(stage, "host", stage->master_addr, sizeof stage->master_addr,
+                           err);
+    if (!code)
+        code = coord_value(stage, "store_port", stage->master_port,
+                           sizeof stage->master_port, err);
+    return code;
+}
+
+void stage_close(struct stage *stage)
+{
+    crystal_launch_destroy(stage->launch);
+    crystal_client_close(stage->client);
+    stage_env_fini(&stage->env);
+    if (stage->dir) {
+        crystal_layout_fini(&stage->layout);
+        crystal_jobdir_close(stage->dir);
+    }
+    memset(stage, 0, sizeof *stage);
+}
+
+/* --- environment --- */
+
+void stage_env_add(struct stage_env *env, const char *format, ...)
+{
+    char **bigger = realloc(env->entries, (env->count + 2) * sizeof *bigger);
+    va_list args;
+    char *entry = NULL;
+    int length;
+
+    va_start(args, format);
+    length = vasprintf(&entry, format, args);
+    va_end(args);
+    if (bigger)
+        env->entries = bigger;
+    if (!bigger || length < 0) {
+        env->failed = 1;
+        if (length >= 0)
+            free(entry);
+        return;
+    }
+    env->entries[env->count++] = entry;
+    env->entries[env->count] = NULL;
+}
+
+void stage_env_fini(struct stage_env *env)
+{
+    for (size_t i = 0; i < env->count; i++)
+        free(env->entries[i]);
+    free(env->entries);
+    memset(env, 0, sizeof *env);
+}
+
+void stage_env_common(struct stage *stage)
+{
+    struct stage_env *env = &stage->env;
+
+    stage_env_add(env, "%s=%s", CRYSTAL_ENV_STAGE, stage->name);
+    stage_env_add(env, "%s=%s", CRYSTAL_ENV_JOB_DIR, stage->job_dir);
+    stage_env_add(env, "%s=%u", CRYSTAL_ENV_LOGICAL_RANKS, stage->layout.lrank_count);
+    stage_env_add(env, "%s=%s", CRYSTAL_ENV_COORD_FILE, stage->coord_file);
+    stage_env_add(env, "%s=%s", CRYSTAL_ENV_TOKEN_FILE, stage->token_file);
+    stage_env_add(env, "WORLD_SIZE=%u", stage->layout.lrank_count);
+    stage_env_add(env, "MASTER_ADDR=%s", stage->master_addr);
+    stage_env_add(env, "MASTER_PORT=%s", stage->master_port);
+    /* rank 0 is a client of our store, too */
+    stage_env_add(env, "TORCHELASTIC_USE_AGENT_STORE=True");
+    stage_env_add(env, "TORCHELASTIC_RESTART_COUNT=0");
+    if (!getenv("OMP_NUM_THREADS")) /* as torchrun does for several ranks per node */
+        stage_env_add(env, "OMP_NUM_THREADS=1");
+}
+
+void stage_env_rank(const struct stage *stage, uint32_t lrank, struct stage_env *env)
+{
+    uint32_t n = stage->layout.lrank_count, per_node = stage->layout.ranks_per_node;
+    uint32_t nodes = n / per_node, node = lrank / per_node, local = lrank % per_node;
+
+    stage_env_add(env, "%s=%u", CRYSTAL_ENV_LRANK, lrank);
+    stage_env_add(env, "RANK=%u", lrank);
+    stage_env_add(env, "LOCAL_RANK=%u", local);
+    stage_env_add(env, "LOCAL_WORLD_SIZE=%u", per_node);
+    stage_env_add(env, "SLURM_PROCID=%u", lrank);
+    stage_env_add(env, "SLURM_LOCALID=%u", local);
+    stage_env_add(env, "SLURM_NODEID=%u", node);
+    stage_env_add(env, "SLURM_NTASKS=%u", n);
+    stage_env_add(env, "SLURM_NPROCS=%u", n);
+    stage_env_add(env, "SLURM_STEP_NUM_TASKS=%u", n);
+    stage_env_add(env, "SLURM_NNODES=%u", nodes);
+    stage_env_add(env, "SLURM_JOB_NUM_NODES=%u", nodes);
+    stage_env_add(env, "SLURM_STEP_NUM_NODES=%u", nodes);
+    stage_env_add(env, "SLURM_NTASKS_PER_NODE=%u", per_node);
+    if (nodes > 1)
+        stage_env_add(env, "SLURM_TASKS_PER_NODE=%u(x%u)", per_node, nodes);
+    else
+        stage_env_add(env, "SLURM_TASKS_PER_NODE=%u", per_node);
+}
+
+/* --- files --- */
+
+int stage_sweep(const struct stage *stage, const char *sub, const char *suffix,
+                struct crystal_error *err)
+{
+    char path[PATH_MAX];
+    size_t suffix_bytes = strlen(suffix);
+    struct dirent *entry;
+    DIR *dir;
+    int code = stage_path(stage, path, err, "%s", sub);
+
+    if (code)
+        return code;
+    dir = opendir(path);
+    if (!dir)
+        return crystal_error_set(err, errno, "%s: %s", path, strerror(errno));
+    while (!code && (entry = readdir(dir)) != NULL) {
+        size_t bytes = strlen(entry->d_name);
+
+        if (bytes > suffix_bytes &&
+            strcmp(entry->d_name + bytes - suffix_bytes, suffix) == 0 &&
+            unlinkat(dirfd(dir), entry->d_name, 0) < 0 && errno != ENOENT)
+            code = crystal_error_set(err, errno, "%s/%s: %s", path, entry->d_name,
+                                     strerror(errno));
+    }
+    (void)closedir(dir); /* nothing was written to it */
+    return code;
+}
+
+/* The last lines of a rank's log, as the program printed them. */
+static void show_log_tail(const char *path)
+{
+    char text[LOG_TAIL_BYTES + 1], *line;
+    int fd = open(path, O_RDONLY | O_CLOEXEC), lines = 0;
+    off_t size = fd < 0 ? -1 : lseek(fd, 0, SEEK_END);
+    ssize_t got = 0;
+
+    if (size > 0)
+        got = pread(fd, text, LOG_TAIL_BYTES,
+                    size > LOG_TAIL_BYTES ? size - LOG_TAIL_BYTES : 0);
+    if (fd >= 0)
+        (void)close(fd); /* read-only */
+    if (got <= 0)
+        return;
+    text[got] = 0;
+    if (got && text[got - 1] == '\n')
+        text[--got] = 0;
+    line = text + got;
+    while (line > text && (line[-1] != '\n' || ++lines < LOG_TAIL_LINES))
+        line--;
+    fprintf(stderr, "%s\n", line);
+}
+
+/* --- ranks --- */
+
+static int start_rank(struct stage *stage, uint32_t lrank, int with_log,
+                      int keeps_stdin, struct crystal_error *err)
+{
+    struct crystal_launch_rank rank = {
+        .lrank = lrank, .argv = stage->program, .keeps_stdin = keeps_stdin};
+    struct stage_env env = {0};
+    char log[PATH_MAX];
+    int code = 0;
+
+    for (size_t i = 0; i < stage->env.count; i++)
+        stage_env_add(&env, "%s", stage->env.entries[i]);
+    stage_env_rank(stage, lrank, &env);
+    if (env.failed || stage->env.failed)
+        code = crystal_error_set(err, ENOMEM, "out of memory");
+    if (!code && with_log) {
+        code = stage_path(stage, log, err, "log/%s.%u.log", stage->name, lrank);
+        rank.log_path = log;
+    }
+    rank.env = env.entries;
+    if (!code)
+        code = crystal_launch_start(stage->launch, &rank, err);
+    stage_env_fini(&env);
+    return code;
+}
+
+int stage_start_ranks(struct stage *stage, const uint32_t *lranks, uint32_t count,
+                      int with_logs, struct crystal_error *err)
+{
+    int code = 0;
+
+    if (!stage->program)
+        return crystal_error_set(
+            err, EINVAL,
+            "no program is known; give it behind --, as in scrystal "
+            "%s --job DIR -- python train.py",
+            stage->name);
+    for (uint32_t i = 0; !code && i < count; i++)
+        code = start_rank(stage, lranks[i], with_logs,
+                          !with_logs && i == 0 && !isatty(STDIN_FILENO), err);
+    if (code)
+        crystal_launch_stop(stage->launch, GRACE_MS);
+    return code;
+}
+
+/* A rank has failed: the sentence of whoever knows more about it, the coordinator
+ * (mismatch, another rank lost before) or we (what ended the process). */
+static int rank_failed(struct stage *stage, const struct crystal_launch_end *end,
+                       struct crystal_error *err)
+{
+    char how[128], log[PATH_MAX];
+    struct crystal_error stop = {0};
+
+    stage->code = end->code;
+    crystal_launch_end_text(end, how, sizeof how);
+    if (!stage_path(stage, log, NULL, "log/%s.%u.log", stage->name, end->lrank) &&
+        access(log, R_OK) == 0)
+        show_log_tail(log);
+    else
+        log[0] = 0;
+    if (!end->signal &&
+        crystal_client_wait_stop(stage->client, STOP_MS, &stop) == -ECANCELED)
+        return crystal_error_set(err, ECANCELED, "%s", stop.text);
+    return crystal_error_set(err, ECANCELED, "rank %u %s%s%s", end->lrank, how,
+                             log[0] ? "; see " : "", log);
+}
+
+int stage_wait_ranks(struct stage *stage, stage_check_fn check, void *context,
+                     struct crystal_error *err)
+{
+    int code = 0;
+
+    while (!code && crystal_launch_running(stage->launch)) {
+        struct crystal_launch_end end;
+        int signal = 0;
+        int got = crystal_launch_wait(stage->launch, CHECK_MS, &end, &signal);
+
+        if (got == -EINTR) {
+            stage->stop_signal = signal;
+            code = crystal_error_set(err, EINTR, "stopped by signal %d (%s)", signal,
+                                     strsignal(signal));
+        } else if (got > 0 && end.code) {
+            code = rank_failed(stage, &end, err);
+        } else if (crystal_client_wait_stop(stage->client, 0, err) == -ECANCELED) {
+            code = -ECANCELED;
+        } else if (check) {
+            code = check(context, err);
+        }
+    }
+    crystal_launch_stop(stage->launch, GRACE_MS); /* what they left, too */
+    return code;
+}
+
+int stage_wait_job(struct stage *stage, stage_check_fn check, void *context,
+                   struct crystal_error *err)
+{
+    for (;;) {
+        struct crystal_launch_end end;
+        int signal = 0, code;
+
+        if (crystal_launch_wait(stage->launch, CHECK_MS, &end, &signal) == -EINTR) {
+            stage->stop_signal = signal;
+            return crystal_error_set(err, EINTR, "stopped by signal %d (%s)", signal,
+                                     strsignal(signal));
+        }
+        code = crystal_client_wait_stop(stage->client, 0, err);
+        if (code != -ETIMEDOUT)
+            return code;
+        code = check ? check(context, err) : 0;
+        if (code)
+            return code;
+    }
+}
+
+int stage_failed(struct stage *stage, const struct crystal_error *err)
+{
+    crystal_log(CRYSTAL_LOG_ERROR, stage->name, "%s", crystal_error_text(err));
+    if (stage->client)
+        (void)crystal_client_fail(stage->client, crystal_error_text(err));
+    return stage->stop_signal ? 128 + stage->stop_signal : CRYSTAL_EXIT_STAGE;
+}

@@ -1,0 +1,107 @@
+/* What capture, plan and emulate have in common: the job directory and its layout, the
+ * connection to the coordinator, the ranks as child processes, and the one sentence
+ * when something fails. Used by `scrystal agent` and by the stages' own commands.
+ */
+#ifndef CRYSTAL_STAGE_H
+#define CRYSTAL_STAGE_H
+
+#include "runtime/coord_client.h"
+#include "runtime/error.h"
+#include "runtime/jobdir.h"
+#include "runtime/launch.h"
+#include "runtime/layout.h"
+
+#include <limits.h>
+#include <stddef.h>
+
+enum stage_kind { STAGE_CAPTURE = 1, STAGE_PLAN = 2, STAGE_EMULATE = 3 };
+
+/* Settings for a rank's environment; grows, owns its strings. */
+struct stage_env {
+    char **entries; /* NULL-terminated once one was added */
+    size_t count;
+    int failed; /* out of memory */
+};
+
+struct stage {
+    enum stage_kind kind;
+    const char *name; /* "capture", ...: also the component of messages */
+    char **program;   /* argv, borrowed; NULL: none here */
+    struct crystal_jobdir *dir;
+    struct crystal_layout layout;
+    char job_dir[PATH_MAX];
+    char coord_file[PATH_MAX];
+    char token_file[PATH_MAX];
+    char master_addr[256];
+    char master_port[16];
+    struct crystal_client *client;
+    struct crystal_launch *launch;
+    struct stage_env env; /* the same for all ranks of this node */
+    /* outcome */
+    int stop_signal; /* this process was asked to stop */
+    int code;        /* exit code of the first rank that failed, 0 = none */
+};
+
+const char *stage_name(enum stage_kind kind);
+/* 0 and the kind, or -EINVAL. */
+int stage_kind_parse(const char *text, enum stage_kind *ret);
+
+/* Opens the job directory, reads its layout. program NULL: the layout's, if any. */
+int stage_open(struct stage *stage, enum stage_kind kind, const char *job_dir,
+               char **program, struct crystal_error *err);
+/* Connects to the coordinator and begins the stage there. node: of this agent. */
+int stage_begin(struct stage *stage, uint32_t node, struct crystal_error *err);
+/* Ends what still runs and frees everything. */
+void stage_close(struct stage *stage);
+
+/* Path of a file in the job directory. */
+int stage_path(const struct stage *stage, char out[PATH_MAX], struct crystal_error *err,
+               const char *format, ...) __attribute__((format(printf, 4, 5)));
+
+void stage_env_add(struct stage_env *env, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+void stage_env_fini(struct stage_env *env);
+/* Adds what every rank of the node gets in this stage but the libraries and the board:
+ * job, coordinator, store. */
+void stage_env_common(struct stage *stage);
+/* What only this rank gets: its numbers, logical everywhere. */
+void stage_env_rank(const struct stage *stage, uint32_t lrank, struct stage_env *env);
+
+/* Removes files of an earlier run of the stage, DIR/sub/ *suffix. */
+int stage_sweep(const struct stage *stage, const char *sub, const char *suffix,
+                struct crystal_error *err);
+
+/* Starts the program as each of lranks. with_logs: output to log/<stage>.<lrank>.log
+ * instead of ours. */
+int stage_start_ranks(struct stage *stage, const uint32_t *lranks, uint32_t count,
+                      int with_logs, struct crystal_error *err);
+/* Called between waits; nonzero ends the stage with the sentence in err. */
+typedef int (*stage_check_fn)(void *context, struct crystal_error *err);
+/* Waits for the started ranks. A rank that fails, a coordinator that stops the stage, a
+ * failing check or a signal ends the others. Afterwards no rank runs. */
+int stage_wait_ranks(struct stage *stage, stage_check_fn check, void *context,
+                     struct crystal_error *err);
+/* Waits without ranks of our own until the coordinator ends the job: 0. */
+int stage_wait_job(struct stage *stage, stage_check_fn check, void *context,
+                   struct crystal_error *err);
+
+/* Prints the sentence, tells the coordinator, gives the exit code. */
+int stage_failed(struct stage *stage, const struct crystal_error *err);
+
+/* The stages themselves; the value is the exit code. */
+int stage_capture(struct stage *stage);
+int stage_plan(struct stage *stage);
+int stage_emulate(struct stage *stage, uint32_t node);
+
+/* --- by hand, without Slurm: coordinator and agent in one command --- */
+
+/* `scrystal coord --job DIR` as a child, up and ready. NULL on failure. */
+struct crystal_launch *stage_coord_start(const char *job_dir,
+                                         struct crystal_error *err);
+/* Tells it that the job is over and waits for its end. */
+int stage_coord_finish(struct crystal_launch *coord, const char *job_dir,
+                       struct crystal_error *err);
+/* The whole command: options, coordinator, stage. */
+int stage_by_hand(enum stage_kind kind, int argc, char **argv);
+
+#endif

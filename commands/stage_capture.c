@@ -1,0 +1,90 @@
+/* The capture stage: the live ranks of this node run with libcrystal-nccl.so as NCCL;
+ * what they leave in ranks/ is sealed.
+ */
+#include "config.h"
+
+#include "commands/stage.h"
+
+#include "runtime/env.h"
+#include "runtime/library.h"
+#include "runtime/log.h"
+#include "runtime/payload.h"
+#include "runtime/trace.h"
+
+#include <errno.h>
+#include <unistd.h>
+
+static int prepare(struct stage *stage, struct crystal_error *err)
+{
+    char library[PATH_MAX], ranks[PATH_MAX];
+    int code = crystal_jobdir_mkdir(stage->dir, "ranks", err);
+
+    if (!code)
+        code = crystal_jobdir_mkdir(stage->dir, "log", err);
+    if (!code)
+        code = stage_sweep(stage, "ranks", ".trace", err);
+    if (!code)
+        code = stage_sweep(stage, "ranks", ".payload", err);
+    if (!code)
+        code = stage_path(stage, ranks, err, "ranks");
+    if (!code)
+        code = crystal_library_path("libcrystal-nccl.so", library, sizeof library, err);
+    if (code)
+        return code;
+    stage_env_common(stage);
+    stage_env_add(&stage->env, "%s=%s", CRYSTAL_ENV_NCCL_LIBRARY, library);
+    stage_env_add(&stage->env, "%s=%s", CRYSTAL_ENV_TRACE_DIR, ranks);
+    stage_env_add(&stage->env, "%s=%u", CRYSTAL_ENV_ITERATIONS,
+                  stage->layout.iterations);
+    stage_env_add(&stage->env, "%s=%#llx", CRYSTAL_ENV_FINGERPRINT,
+                  (unsigned long long)stage->layout.fingerprint);
+    stage_env_add(&stage->env, "%s=%s", CRYSTAL_ENV_PAYLOAD,
+                  stage->layout.payload_all ? "all" : "control");
+    return 0;
+}
+
+/* Seals what a rank left. 0, or the first fault; -ENOENT: it left nothing. */
+static int seal_rank(const struct stage *stage, uint32_t lrank,
+                     struct crystal_error *err)
+{
+    char path[PATH_MAX];
+    int code = stage_path(stage, path, err, "ranks/%u.trace", lrank);
+
+    if (!code)
+        code = crystal_trace_seal(path, err);
+    if (!code)
+        code = stage_path(stage, path, err, "ranks/%u.payload", lrank);
+    if (!code)
+        code = crystal_payload_seal(path, err);
+    if (code == -ENOENT)
+        return crystal_error_set(
+            err, ENOENT,
+            "rank %u recorded nothing, it made no NCCL call; is contrib/pytorch "
+            "installed where the program runs? see %s/log/capture.%u.log",
+            lrank, stage->job_dir, lrank);
+    return code;
+}
+
+int stage_capture(struct stage *stage)
+{
+    const struct crystal_layout *layout = &stage->layout;
+    struct crystal_error err = {0}, seal_err = {0};
+    int code = prepare(stage, &err), sealed;
+
+    if (!code)
+        code = stage_start_ranks(stage, layout->live, layout->live_count, 1, &err);
+    if (!code)
+        code = stage_wait_ranks(stage, NULL, NULL, &err);
+    for (uint32_t i = 0; i < layout->live_count; i++) {
+        sealed = seal_rank(stage, layout->live[i], &seal_err);
+        if (sealed && !code) { /* the first fault is what is told */
+            code = sealed;
+            err = seal_err;
+        }
+    }
+    if (code)
+        return stage_failed(stage, &err);
+    crystal_log(CRYSTAL_LOG_INFO, stage->name, "recorded %u of %u ranks in %s/ranks",
+                layout->live_count, layout->lrank_count, stage->job_dir);
+    return 0;
+}

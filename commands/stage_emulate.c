@@ -1,0 +1,124 @@
+/* The emulate stage on one node: the virtual ranks keep the timeline's time while the
+ * sandbox ranks run, as Slurm's tasks (they read DIR/agent.NODE.env) or, by hand, as
+ * our children.
+ */
+#include "config.h"
+
+#include "commands/stage.h"
+#include "commands/stage_node.h"
+
+#include "runtime/env.h"
+#include "runtime/library.h"
+#include "runtime/log.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define RUNS_MAX 100000
+
+/* Makes the next free DIR/runs/NNN; its name relative to DIR into sub. */
+static int make_run_dir(const struct stage *stage, char *sub, size_t sub_bytes,
+                        char path[PATH_MAX], struct crystal_error *err)
+{
+    int code = crystal_jobdir_mkdir(stage->dir, "runs", err);
+
+    for (unsigned n = 1; !code && n < RUNS_MAX; n++) {
+        (void)snprintf(sub, sub_bytes, "runs/%03u", n);
+        code = stage_path(stage, path, err, "%s", sub);
+        if (code || mkdir(path, 0700) == 0)
+            return code;
+        if (errno != EEXIST)
+            return crystal_error_set(err, errno, "%s: %s", path, strerror(errno));
+    }
+    return code ? code
+                : crystal_error_set(err, ENOSPC, "%s/runs is full; remove old runs",
+                                    stage->job_dir);
+}
+
+/* DIR/agent.NODE.env for the tasks that Slurm starts. */
+static int write_env(const struct stage *stage, uint32_t node,
+                     struct crystal_error *err)
+{
+    char path[PATH_MAX], temporary[PATH_MAX];
+    FILE *out;
+    int fd, failed, code = stage_path(stage, path, err, "agent.%u.env", node);
+
+    if (!code)
+        code = stage_path(stage, temporary, err, "agent.%u.env.tmp", node);
+    if (code)
+        return code;
+    if (stage->env.failed)
+        return crystal_error_set(err, ENOMEM, "out of memory");
+    (void)unlink(temporary); /* of an agent that was killed */
+    fd = open(temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
+    out = fd < 0 ? NULL : fdopen(fd, "w");
+    if (!out)
+        return crystal_error_set(err, errno, "%s: %s", temporary, strerror(errno));
+    for (size_t i = 0; i < stage->env.count; i++)
+        fprintf(out, "%s\n", stage->env.entries[i]);
+    failed = ferror(out);
+    if (fclose(out) || failed || rename(temporary, path) < 0)
+        return crystal_error_set(err, errno, "%s: %s", path, strerror(errno));
+    return 0;
+}
+
+/* What the run leaves: sealed records and run.yaml, then the report. */
+static int finish_run(const struct stage *stage, const char *sub,
+                      struct crystal_node *node, struct crystal_error *err)
+{
+    char path[PATH_MAX];
+    int code = stage_node_seal_runs(stage, sub, err);
+
+    if (!code)
+        code = stage_path(stage, path, err, "%s/run.yaml", sub);
+    if (!code)
+        code = crystal_node_run_yaml(node, path, err);
+    return code;
+}
+
+int stage_emulate(struct stage *stage, uint32_t node_number)
+{
+    const struct crystal_layout *layout = &stage->layout;
+    struct crystal_error err = {0}, end_err = {0};
+    struct crystal_node *node = NULL;
+    char sub[32], run[PATH_MAX], library[PATH_MAX];
+    int code, ended;
+
+    stage_env_common(stage);
+    code = make_run_dir(stage, sub, sizeof sub, run, &err);
+    if (!code)
+        code = crystal_library_path("libcrystal-hostccl.so", library, sizeof library,
+                                    &err);
+    if (!code)
+        code = stage_node_open(stage, 1, &node, &err);
+    if (code)
+        return stage_failed(stage, &err);
+    stage_env_add(&stage->env, "%s=%s", CRYSTAL_ENV_NCCL_LIBRARY, library);
+    stage_env_add(&stage->env, "%s=%s", CRYSTAL_ENV_RUN_DIR, run);
+    code = write_env(stage, node_number, &err);
+    if (!code && stage->program) {
+        code =
+            stage_start_ranks(stage, layout->sandbox, layout->sandbox_count, 0, &err);
+        if (!code)
+            code = stage_wait_ranks(stage, stage_node_check, node, &err);
+    } else if (!code) {
+        code = stage_wait_job(stage, stage_node_check, node, &err);
+    }
+    ended = finish_run(stage, sub, node, &end_err);
+    crystal_node_destroy(node);
+    if (ended && !code) { /* the first fault is what is told */
+        code = ended;
+        err = end_err;
+    }
+    if (code) {
+        int exit_code = stage_failed(stage, &err);
+
+        return stage->code ? stage->code : exit_code; /* the program's own */
+    }
+    return 0;
+}

@@ -1,0 +1,71 @@
+/* See stage_node.h. */
+#include "config.h"
+
+#include "commands/stage_node.h"
+
+#include "replay/run_record.h"
+#include "runtime/blockfile.h"
+#include "runtime/env.h"
+#include "runtime/library.h"
+
+#include <errno.h>
+#include <unistd.h>
+
+int stage_node_open(struct stage *stage, int timed, struct crystal_node **ret,
+                    struct crystal_error *err)
+{
+    char graph[PATH_MAX], profile[PATH_MAX], plugin[PATH_MAX];
+    struct crystal_node_config config = {.job_dir = stage->job_dir,
+                                         .layout = &stage->layout,
+                                         .timed = timed,
+                                         .coord = stage->client};
+    int code = stage_path(stage, graph, err, "job.graph");
+
+    if (!code)
+        code = stage_path(stage, profile, err, "job.profile");
+    if (!code)
+        code =
+            crystal_library_path("libnccl-net-crystal.so", plugin, sizeof plugin, err);
+    if (code)
+        return code;
+    if (timed && (access(graph, R_OK) < 0 || access(profile, R_OK) < 0))
+        return crystal_error_set(err, ENOENT,
+                                 "%s is missing; run the stages before it: scrystal "
+                                 "capture, graph, plan",
+                                 access(graph, R_OK) < 0 ? graph : profile);
+    if (access(graph, R_OK) == 0)
+        config.graph_path = graph;
+    if (timed)
+        config.profile_path = profile;
+    *ret = crystal_node_create(&config, err);
+    if (!*ret)
+        return err->code ? -err->code : -EIO;
+    stage_env_add(&stage->env, "%s=%s", CRYSTAL_ENV_BOARD,
+                  crystal_node_board_path(*ret));
+    stage_env_add(&stage->env, "NCCL_NET_PLUGIN=%s", plugin);
+    stage_env_add(&stage->env, "NCCL_PROFILER_PLUGIN=%s", plugin);
+    return 0;
+}
+
+int stage_node_check(void *node, struct crystal_error *err)
+{
+    return crystal_node_status(node, err);
+}
+
+int stage_node_seal_runs(const struct stage *stage, const char *sub,
+                         struct crystal_error *err)
+{
+    static const struct crystal_blockfile_kind kind = {
+        CRYSTAL_RUN_MAGIC, CRYSTAL_RUN_VERSION, sizeof(struct crystal_run_record)};
+    char path[PATH_MAX];
+    int code = 0;
+
+    for (uint32_t i = 0; !code && i < stage->layout.sandbox_count; i++) {
+        code = stage_path(stage, path, err, "%s/%u.run", sub, stage->layout.sandbox[i]);
+        if (!code)
+            code = crystal_block_seal(path, &kind, err);
+        if (code == -ENOENT || code == -ENODATA)
+            code = 0; /* it communicated with nobody */
+    }
+    return code;
+}

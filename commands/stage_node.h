@@ -1,0 +1,21 @@
+/* The node's service in plan and emulate: board, virtual ranks, and the libraries and
+ * plugins by which sandbox ranks reach them.
+ */
+#ifndef CRYSTAL_STAGE_NODE_H
+#define CRYSTAL_STAGE_NODE_H
+
+#include "commands/stage.h"
+
+#include "replay/node.h"
+
+/* Starts the service and adds to stage->env what its ranks need: board, plugins. timed:
+ * virtual ranks keep the profile's time; else they answer at once. */
+int stage_node_open(struct stage *stage, int timed, struct crystal_node **ret,
+                    struct crystal_error *err);
+/* A stage_check_fn over a crystal_node. */
+int stage_node_check(void *node, struct crystal_error *err);
+/* Seals DIR/sub/LRANK.run of the sandbox ranks, those that are there. */
+int stage_node_seal_runs(const struct stage *stage, const char *sub,
+                         struct crystal_error *err);
+
+#endif
