@@ -32,7 +32,9 @@ PYBIND11_MODULE(_backend, module)
         module, "ProcessGroupCrystal", c10d.attr("Backend"))
         .def(py::init(&make), py::arg("store"), py::arg("rank"), py::arg("size"),
              py::arg("timeout") = kBackendDefaultTimeout,
-             py::call_guard<py::gil_scoped_release>());
+             py::call_guard<py::gil_scoped_release>())
+        /* torch.distributed writes the group's name and members here. */
+        .def_property_readonly("options", &crystal::Backend::getBackendOptions);
     module.def("iteration_hint", &iteration_hint,
                py::call_guard<py::gil_scoped_release>(),
                "Tells the library that an iteration of the training ended.");
