@@ -135,8 +135,8 @@ static void bytes_free(struct proxy_bytes *b)
 
 /* --- connections --- */
 
-static struct proxy_conn *conn_create(struct crystal_proxy *proxy, int fd,
-                                      enum proxy_conn_kind kind, uint32_t events)
+struct proxy_conn *proxy_conn_create(struct crystal_proxy *proxy, int fd,
+                                     enum proxy_conn_kind kind, uint32_t events)
 {
     struct proxy_conn *conn = calloc(1, sizeof *conn);
     struct epoll_event event = {.events = events, .data.ptr = conn};
@@ -192,7 +192,20 @@ void proxy_conn_close(struct proxy_conn *conn)
         proxy_root_left(conn->comm);
 }
 
-static void bury(struct crystal_proxy *proxy)
+bool proxy_conn_feed(struct proxy_conn *conn, const void *bytes, size_t count)
+{
+    if (conn->is_dead || count > PROXY_INPUT_MAX ||
+        conn->in.end - conn->in.begin > PROXY_INPUT_MAX - count ||
+        !bytes_reserve(&conn->in, count))
+        return false;
+    if (count)
+        memcpy(conn->in.data + conn->in.end, bytes, count);
+    conn->in.end += count;
+    proxy_conn_handle(conn);
+    return !conn->is_dead;
+}
+
+void proxy_bury(struct crystal_proxy *proxy)
 {
     while (proxy->dead) {
         struct proxy_conn *conn = proxy->dead;
@@ -294,8 +307,10 @@ void proxy_conn_flush(struct proxy_conn *conn)
             proxy_link_fill(conn->comm, conn->link);
         if (conn->is_dead || conn->out.begin == conn->out.end)
             break;
-        if (conn->fd < 0)
-            return;
+        if (conn->fd < 0) { /* detached: nobody reads it */
+            conn->out.begin = conn->out.end = 0;
+            continue;
+        }
         sent = send(conn->fd, conn->out.data + conn->out.begin,
                     conn->out.end - conn->out.begin, MSG_DONTWAIT | MSG_NOSIGNAL);
         if (sent < 0 && errno == EINTR)
@@ -331,6 +346,10 @@ struct proxy_conn *proxy_dial(struct proxy_comm *comm, enum proxy_conn_kind kind
 
     memset(&to, 0, sizeof to);
     memcpy(&to, address, PROXY_ADDRESS_BYTES);
+    if (comm->proxy->is_detached) {
+        fd = -1;
+        goto connected;
+    }
     fd = socket(to.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (fd < 0) {
         proxy_comm_fail(comm, "cannot make a socket: %s", strerror(errno));
@@ -345,9 +364,11 @@ struct proxy_conn *proxy_dial(struct proxy_comm *comm, enum proxy_conn_kind kind
                         proxy_address_text(address, text, sizeof text), strerror(code));
         return NULL;
     }
-    conn = conn_create(comm->proxy, fd, kind, EPOLLIN | EPOLLOUT);
+connected:
+    conn = proxy_conn_create(comm->proxy, fd, kind, EPOLLIN | EPOLLOUT);
     if (!conn) {
-        (void)close(fd);
+        if (fd >= 0)
+            (void)close(fd);
         proxy_comm_fail(comm, "out of memory");
         return NULL;
     }
@@ -511,7 +532,7 @@ static void stranger(struct crystal_proxy *proxy, int fd)
         return;
     }
     (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one); /* a hint */
-    conn = conn_create(proxy, fd, PROXY_CONN_NEW, EPOLLIN);
+    conn = proxy_conn_create(proxy, fd, PROXY_CONN_NEW, EPOLLIN);
     if (!conn) {
         (void)close(fd);
         proxy->counters.dropped_count++;
@@ -604,7 +625,7 @@ static void *run(void *argument)
     while (!proxy->is_stopping) {
         int count;
 
-        bury(proxy);
+        proxy_bury(proxy);
         (void)pthread_mutex_unlock(&proxy->lock);
         count = epoll_wait(proxy->epoll_fd, events, EVENTS_PER_ROUND, -1);
         (void)pthread_mutex_lock(&proxy->lock);
@@ -669,7 +690,7 @@ static int listener_open(struct crystal_proxy *proxy, struct crystal_error *err)
                                  strerror(code));
     }
     (void)close(test);
-    if (!conn_create(proxy, fd, PROXY_CONN_LISTEN, EPOLLIN)) {
+    if (!proxy_conn_create(proxy, fd, PROXY_CONN_LISTEN, EPOLLIN)) {
         (void)close(fd);
         return crystal_error_set(err, ENOMEM, "bootstrap proxy: out of memory");
     }
@@ -680,7 +701,7 @@ static int wake_open(struct crystal_proxy *proxy, struct crystal_error *err)
 {
     int fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 
-    if (fd < 0 || !conn_create(proxy, fd, PROXY_CONN_WAKE, EPOLLIN)) {
+    if (fd < 0 || !proxy_conn_create(proxy, fd, PROXY_CONN_WAKE, EPOLLIN)) {
         int code = fd < 0 ? errno : ENOMEM;
 
         if (fd >= 0)
@@ -751,7 +772,7 @@ void crystal_proxy_destroy(struct crystal_proxy *proxy)
     proxy->is_stopping = true;
     while (proxy->first)
         proxy_conn_close(proxy->first);
-    bury(proxy);
+    proxy_bury(proxy);
     while (proxy->comms) {
         struct proxy_comm *comm = proxy->comms;
 

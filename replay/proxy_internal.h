@@ -144,6 +144,7 @@ struct crystal_proxy {
     pthread_mutex_t lock;
     pthread_t thread;
     bool has_thread, is_stopping;
+    bool is_detached; /* no sockets: what is sent is lost (for the fuzzer) */
     int epoll_fd;
     uint16_t tcp_port; /* host order */
     struct proxy_conn *first, *last, *dead;
@@ -166,6 +167,13 @@ bool proxy_address_is_usable(const uint8_t address[PROXY_ADDRESS_BYTES]);
 /* Text of an address in a static-size buffer of the caller. */
 const char *proxy_address_text(const uint8_t address[PROXY_ADDRESS_BYTES], char *text,
                                size_t text_bytes);
+/* fd -1: detached. Owns fd on success. NULL when out of memory. */
+struct proxy_conn *proxy_conn_create(struct crystal_proxy *proxy, int fd,
+                                     enum proxy_conn_kind kind, uint32_t events);
+/* Frees the connections that were closed. */
+void proxy_bury(struct crystal_proxy *proxy);
+/* As if these bytes had come (for the fuzzer). False where the connection is gone. */
+bool proxy_conn_feed(struct proxy_conn *conn, const void *bytes, size_t count);
 /* Queues bytes. Out of memory fails the communicator. Returns false then. */
 bool proxy_conn_put(struct proxy_conn *conn, const void *bytes, size_t count);
 /* Queues the handshake of a bootstrap socket: magic, type. */

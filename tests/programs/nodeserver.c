@@ -11,7 +11,7 @@
  *   forge NAME MEMBERS          -> id NAME HEX
  *   join NAME HEX MEMBERS       -> ok          (an id that real crank 0 made)
  *   status                      -> ok, or error SENTENCE
- *   rss                         -> rss KIB
+ *   rss                         -> rss KIB     (the most it ever was)
  *   yaml PATH                   -> ok          (writes run.yaml)
  * A command that fails is answered with error SENTENCE. MEMBERS is a rank list in the
  * order of the communicator. Ends with the input: 0, or 1 after a failure of the node.
@@ -82,15 +82,16 @@ static void make(int forge, const char *name, const char *hex, const char *list)
 
 static void say_rss(void)
 {
-    unsigned long total, resident;
-    FILE *f = fopen("/proc/self/statm", "r");
+    unsigned long kib = 0;
+    char line[128];
+    FILE *f = fopen("/proc/self/status", "r");
 
-    if (!f || fscanf(f, "%lu %lu", &total, &resident) != 2)
-        printf("error no /proc/self/statm\n");
-    else
-        printf("rss %lu\n", resident * (unsigned long)sysconf(_SC_PAGESIZE) / 1024);
+    while (f && fgets(line, sizeof line, f))
+        if (sscanf(line, "VmHWM: %lu", &kib) == 1)
+            break;
     if (f)
         (void)fclose(f);
+    printf("rss %lu\n", kib);
 }
 
 static void obey(char *line)

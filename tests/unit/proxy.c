@@ -658,12 +658,13 @@ static void runs_of_real_ranks(void)
 
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)
         for (int is_forged = 0; is_forged < 2; is_forged++) {
-            uint32_t *members = identity(rows[i].n);
+            uint32_t *members;
             struct place p;
             char what[40];
 
             if (!is_forged && rows[i].real[0])
                 continue;
+            members = identity(rows[i].n);
             snprintf(what, sizeof what, "row %zu", i);
             place_open(&p, rows[i].n, rows[i].per_node, rows[i].real, rows[i].count);
             one(&p, rows[i].n, members, rows[i].is_regular, is_forged, what);
