@@ -23,7 +23,8 @@
 #define COMM_CAPACITY 16384U /* communicators with virtual members in one run */
 
 struct crystal_node {
-    struct crystal_node_config config;
+    const struct crystal_layout *layout;
+    struct crystal_client *coord; /* NULL without one */
     struct crystal_node_directory directory;
     struct crystal_graph *graph; /* NULL without one */
     struct crystal_board *board;
@@ -54,19 +55,21 @@ static int on_comm_id(void *context, int forge, struct crystal_msg_comm_id *msg,
                              err);
 }
 
-static int make_board(struct crystal_node *node, struct crystal_error *err)
+static int make_board(struct crystal_node *node,
+                      const struct crystal_node_config *config,
+                      struct crystal_error *err)
 {
-    const struct crystal_layout *layout = node->config.layout;
+    const struct crystal_layout *layout = config->layout;
     struct crystal_board_config board = {
         .directory = node->directory.path,
         .job_hash = layout->fingerprint,
         .lrank_count = layout->lrank_count,
-        .mode = node->config.timed ? CRYSTAL_BOARD_TIMED : CRYSTAL_BOARD_IMMEDIATE,
+        .mode = config->timed ? CRYSTAL_BOARD_TIMED : CRYSTAL_BOARD_IMMEDIATE,
         .wire_bytes_per_s = layout->wire_bytes_per_s,
         .wire_latency_ns = layout->wire_latency_ns,
         .comm_capacity = COMM_CAPACITY,
         .payload_all = layout->payload_all,
-        .graph_path = node->config.graph_path,
+        .graph_path = config->graph_path,
     };
 
     node->board = crystal_board_create(&board, err);
@@ -87,7 +90,8 @@ struct crystal_node *crystal_node_create(const struct crystal_node_config *confi
         (void)crystal_error_set(err, ENOMEM, "node: out of memory");
         return NULL;
     }
-    node->config = *config;
+    node->layout = config->layout;
+    node->coord = config->coord;
     node->directory.lock_fd = -1;
     if (config->timed) {
         (void)crystal_error_set(err, ENOSYS,
@@ -100,7 +104,8 @@ struct crystal_node *crystal_node_create(const struct crystal_node_config *confi
         if (!node->graph)
             goto err_node;
     }
-    if (crystal_node_directory_create(&node->directory, err) || make_board(node, err))
+    if (crystal_node_directory_create(&node->directory, err) ||
+        make_board(node, config, err))
         goto err_node;
     proxy.board = node->board;
     proxy.graph = node->graph;
@@ -138,8 +143,8 @@ void crystal_node_destroy(struct crystal_node *node)
 {
     if (!node)
         return;
-    if (node->config.coord && node->proxy)
-        crystal_client_on_comm_id(node->config.coord, NULL, NULL);
+    if (node->coord && node->proxy)
+        crystal_client_on_comm_id(node->coord, NULL, NULL);
     crystal_proxy_destroy(node->proxy);
     crystal_board_destroy(node->board);
     crystal_node_directory_remove(&node->directory);
@@ -206,7 +211,7 @@ static void print_run(struct crystal_node *node, FILE *out)
     fprintf(out, "# What one run of the sandbox met; written by scrystal agent.\n");
     fprintf(out, "version: 1\nmode: %s\nlogical_ranks: %u\nsandbox_ranks: %u\n",
             head->mode == CRYSTAL_BOARD_TIMED ? "timed" : "immediate",
-            head->lrank_count, node->config.layout->sandbox_count);
+            head->lrank_count, node->layout->sandbox_count);
     fprintf(out, "wire:\n  kind: modelled\n  transport: host memory, no network\n");
     fprintf(out,
             "  bytes_per_s: %" PRIu64 "\n  latency_ns: %" PRIu64

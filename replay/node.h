@@ -17,8 +17,8 @@ struct crystal_node_config {
     int timed;                           /* 0 plan: virtual ranks answer at once */
     const char *graph_path;              /* NULL: none (immediate only) */
     const char *profile_path;            /* NULL unless timed */
-    struct crystal_client *coord;        /* role AGENT; ids come through it; NULL:
-                                            only through crystal_node_comm */
+    struct crystal_client *coord;        /* role AGENT; ids come through it; open until
+                                            destroy. NULL: only crystal_node_comm */
 };
 
 /* Creates a private directory below /dev/shm with the board, starts the threads. NULL

@@ -59,6 +59,7 @@ struct crystal_client {
     char sentence[CRYSTAL_ERROR_TEXT_BYTES];
     crystal_client_comm_id_fn comm_id_fn;
     void *comm_id_context;
+    int comm_id_busy; /* the reader is in comm_id_fn */
 };
 
 /* --- state, with lock held --- */
@@ -299,8 +300,13 @@ static int read_comm_id(struct crystal_client *c,
     pthread_mutex_lock(&c->lock);
     fn = c->comm_id_fn;
     context = c->comm_id_context;
+    c->comm_id_busy = fn != NULL;
     pthread_mutex_unlock(&c->lock);
     rc = fn ? fn(context, forge, &msg, name, members, &why) : 0;
+    pthread_mutex_lock(&c->lock);
+    c->comm_id_busy = 0;
+    pthread_cond_broadcast(&c->changed);
+    pthread_mutex_unlock(&c->lock);
     if (!fn && forge)
         rc = crystal_error_set(&why, ENOTSUP,
                                "agent: nothing here can make the id of '%s'", name);
@@ -757,6 +763,8 @@ void crystal_client_on_comm_id(struct crystal_client *c, crystal_client_comm_id_
                                void *context)
 {
     pthread_mutex_lock(&c->lock);
+    while (c->comm_id_busy) /* the old context is its caller's again when we return */
+        pthread_cond_wait(&c->changed, &c->lock);
     c->comm_id_fn = fn;
     c->comm_id_context = context;
     pthread_mutex_unlock(&c->lock);

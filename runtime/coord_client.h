@@ -59,7 +59,8 @@ int crystal_client_finish(struct crystal_client *c, struct crystal_error *err);
 int crystal_client_fail(struct crystal_client *c, const char *sentence);
 /* Agent: called from the reader thread for COMM_ID and COMM_FORGE. For forge (forge =
  * 1) the callback fills msg->id; members has msg->member_count entries. Return 0 or a
- * negative errno (the stage is then stopped with the sentence in err). */
+ * negative errno (the stage is then stopped with the sentence in err). Setting another
+ * (or NULL) waits until the old one is not running; not to be done from inside it. */
 typedef int (*crystal_client_comm_id_fn)(void *context, int forge,
                                          struct crystal_msg_comm_id *msg,
                                          const char *name, const uint32_t *members,
