@@ -18,7 +18,9 @@ static const struct crystal_command commands[] = {
     {"emulate", crystal_command_emulate, "run the sandbox in the time of all ranks"},
     {"agent", crystal_command_agent, "one stage's work on one node, under Slurm"},
     {"show", crystal_command_show, "print any file of a job directory"},
-    {"doctor", crystal_command_doctor, "what this machine lacks, and crystal.yaml's keys"},
+    {"coord", crystal_command_coord, "the coordinator: store, capture's exchange, end"},
+    {"doctor", crystal_command_doctor,
+     "what this machine lacks, and crystal.yaml's keys"},
     {NULL, NULL, NULL},
 };
 

@@ -3,13 +3,11 @@
 #define CRYSTAL_COMMANDS_SHOW_H
 
 #include "runtime/graph.h"
+#include "runtime/nccl_names.h"
 #include "runtime/trace.h"
 
 #include <stdbool.h>
 #include <stdio.h>
-
-/* "allreduce"; borrowed. */
-const char *crystal_func_name(unsigned func);
 
 /* One line per record, with its index from first on; EXT records join the COMM record
  * before them. comm_name gives the name behind a record's communicator (context, index)

@@ -5,50 +5,13 @@
 
 #include <inttypes.h>
 
-const char *crystal_func_name(unsigned func)
-{
-    static const char *const names[CRYSTAL_FUNC_COUNT] = {
-        "none", "broadcast", "reduce",   "allgather", "reducescatter", "allreduce",
-        "send", "recv",      "alltoall", "gather",    "scatter"};
-
-    return func < CRYSTAL_FUNC_COUNT ? names[func] : "unknown";
-}
-
-static const char *dtype_name(unsigned dtype)
-{
-    static const char *const names[ncclNumTypes] = {
-        "int8",    "uint8",   "int32",   "uint32",   "int64",      "uint64",
-        "float16", "float32", "float64", "bfloat16", "float8e4m3", "float8e5m2"};
-
-    return dtype < ncclNumTypes ? names[dtype] : "unknown";
-}
-
-static const char *redop_name(unsigned redop)
-{
-    static const char *const names[] = {"sum", "prod", "max", "min", "avg"};
-
-    return redop < sizeof names / sizeof names[0] ? names[redop] : "custom";
-}
-
-static bool has_redop(const struct crystal_op *op)
-{
-    return op->func == CRYSTAL_FUNC_ALLREDUCE || op->func == CRYSTAL_FUNC_REDUCE ||
-           op->func == CRYSTAL_FUNC_REDUCESCATTER;
-}
-
-static bool has_root(const struct crystal_op *op)
-{
-    return op->func == CRYSTAL_FUNC_BROADCAST || op->func == CRYSTAL_FUNC_REDUCE ||
-           op->func == CRYSTAL_FUNC_GATHER || op->func == CRYSTAL_FUNC_SCATTER;
-}
-
 static void print_coll(FILE *out, const struct crystal_op *op)
 {
     fprintf(out, "%-13s comm %u stream %u %s x %" PRIu64, crystal_func_name(op->func),
-            op->comm, op->stream, dtype_name(op->dtype), op->value);
-    if (has_redop(op))
-        fprintf(out, " %s", redop_name(op->aux));
-    if (has_root(op))
+            op->comm, op->stream, crystal_dtype_name(op->dtype), op->value);
+    if (crystal_func_reduces(op->func))
+        fprintf(out, " %s", crystal_redop_name(op->aux));
+    if (crystal_func_has_root(op->func))
         fprintf(out, " root %u", op->peer);
     if (op->flags & CRYSTAL_OP_FLAG_IN_PLACE)
         fprintf(out, " in place");
@@ -89,7 +52,7 @@ static void print_op(FILE *out, const struct crystal_op *ops, uint64_t at, uint6
     case CRYSTAL_OP_RECV:
         fprintf(out, "%-13s comm %u stream %u %s x %" PRIu64 " %s %u",
                 crystal_func_name(op->func), op->comm, op->stream,
-                dtype_name(op->dtype), value,
+                crystal_dtype_name(op->dtype), value,
                 op->kind == CRYSTAL_OP_SEND ? "to" : "from", op->peer);
         break;
     case CRYSTAL_OP_GROUP:

@@ -225,6 +225,45 @@ static inline uint8_t narrow_e5m2(float f)
             a[i] = narrow_fn(widen_fn(a[i]) * factor);                     \
     }
 
+/* x to the n by squaring, multiplication rounded as narrow_fn does. */
+#define POWER(type, work, widen_fn, narrow_fn)                                   \
+    do {                                                                         \
+        loose_##type *a = acc;                                                   \
+                                                                                 \
+        for (size_t i = 0; i < count; i++) {                                     \
+            loose_##type square = a[i], power = a[i];                            \
+                                                                                 \
+            for (uint32_t left = n - 1; left; left >>= 1) {                      \
+                if (left & 1)                                                    \
+                    power = narrow_fn(widen_fn(power) * (work)widen_fn(square)); \
+                square = narrow_fn(widen_fn(square) * (work)widen_fn(square));   \
+            }                                                                    \
+            a[i] = power;                                                        \
+        }                                                                        \
+    } while (0)
+
+#define REPEAT_INT(type, utype, uwork)                                             \
+    static void repeat_##type(void *acc, size_t count, unsigned redop, uint32_t n) \
+    {                                                                              \
+        if (redop == ncclProd)                                                     \
+            POWER(utype, uwork, SAME, SAME);                                       \
+        else if (redop != ncclMin && redop != ncclMax)                             \
+            scale_##type(acc, count, n);                                           \
+    }
+
+#define REPEAT_FLOAT(type, work, widen_fn, narrow_fn)                              \
+    static void repeat_##type(void *acc, size_t count, unsigned redop, uint32_t n) \
+    {                                                                              \
+        loose_##type *sum = acc;                                                   \
+        const work factor = (work)n;                                               \
+                                                                                   \
+        if (redop == ncclProd)                                                     \
+            POWER(type, work, widen_fn, narrow_fn);                                \
+        else if (redop != ncclMin && redop != ncclMax)                             \
+            for (size_t i = 0; i < count; i++)                                     \
+                sum[i] = narrow_fn(widen_fn(sum[i]) * factor);                     \
+    }
+
 /* What an element of each integer type is divided in, wide enough for any n. */
 typedef int64_t int8_t_wide, int32_t_wide, int64_t_wide;
 typedef uint64_t uint8_t_wide, uint32_t_wide, uint64_t_wide;
@@ -242,17 +281,31 @@ REDUCE_FLOAT(bf16, float, widen_bf16, narrow_bf16, uint16_t)
 REDUCE_FLOAT(e4m3, float, widen_e4m3, narrow_e4m3, uint8_t)
 REDUCE_FLOAT(e5m2, float, widen_e5m2, narrow_e5m2, uint8_t)
 
+REPEAT_INT(i8, u8, uint32_t)
+REPEAT_INT(u8, u8, uint32_t)
+REPEAT_INT(i32, u32, uint32_t)
+REPEAT_INT(u32, u32, uint32_t)
+REPEAT_INT(i64, u64, uint64_t)
+REPEAT_INT(u64, u64, uint64_t)
+REPEAT_FLOAT(f16, float, widen_f16, narrow_f16)
+REPEAT_FLOAT(f32, float, SAME, SAME)
+REPEAT_FLOAT(f64, double, SAME, SAME)
+REPEAT_FLOAT(bf16, float, widen_bf16, narrow_bf16)
+REPEAT_FLOAT(e4m3, float, widen_e4m3, narrow_e4m3)
+REPEAT_FLOAT(e5m2, float, widen_e5m2, narrow_e5m2)
+
 /* --- the table --- */
 
-#define ROW(type)                                  \
-    {                                              \
-        reduce_##type, divide_##type, scale_##type \
+#define ROW(type)                                                 \
+    {                                                             \
+        reduce_##type, divide_##type, scale_##type, repeat_##type \
     }
 static const struct {
     void (*reduce)(void *restrict acc, const void *restrict in, size_t count,
                    unsigned redop);
     void (*divide)(void *acc, size_t count, uint32_t n);
     void (*scale)(void *acc, size_t count, uint64_t scalar);
+    void (*repeat)(void *acc, size_t count, unsigned redop, uint32_t n);
 } types[ncclNumTypes] = {
     [ncclInt8] = ROW(i8),         [ncclUint8] = ROW(u8),
     [ncclInt32] = ROW(i32),       [ncclUint32] = ROW(u32),
@@ -284,5 +337,15 @@ int crystal_reduce_scale(void *acc, size_t count, unsigned dtype, uint64_t scala
     if (dtype >= ncclNumTypes)
         return -EINVAL;
     types[dtype].scale(acc, count, scalar);
+    return 0;
+}
+
+int crystal_reduce_repeat(void *acc, size_t count, unsigned dtype, unsigned redop,
+                          uint32_t n)
+{
+    if (dtype >= ncclNumTypes || redop >= CRYSTAL_REDOP_COUNT || n == 0)
+        return -EINVAL;
+    if (n > 1)
+        types[dtype].repeat(acc, count, redop, n);
     return 0;
 }

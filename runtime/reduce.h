@@ -28,5 +28,10 @@ int crystal_reduce(void *acc, const void *in, size_t count, unsigned dtype,
 int crystal_reduce_finish_avg(void *acc, size_t count, unsigned dtype, uint32_t n);
 /* acc[i] *= the factor whose bits, in dtype's own form, are the low bytes of scalar. */
 int crystal_reduce_scale(void *acc, size_t count, unsigned dtype, uint64_t scalar);
+/* Reduces acc with n - 1 copies of itself in one step (n at least 1): n times acc for
+ * sums, rounded once; acc to the n for products, rounded per multiplication; acc for
+ * minimum and maximum. So many equal contributions cost what one costs. */
+int crystal_reduce_repeat(void *acc, size_t count, unsigned dtype, unsigned redop,
+                          uint32_t n);
 
 #endif

@@ -333,6 +333,32 @@ static void any_alignment(void)
     }
 }
 
+static void repetition(void)
+{
+    uint8_t u8[2] = {3, 200};
+    int64_t i64[1] = {-3};
+    float f32[1] = {1.5F};
+    uint16_t f16[1] = {0x4000}; /* 2 */
+    uint8_t e4m3[1] = {0x38};   /* 1 */
+
+    CHECK_EQ(crystal_reduce_repeat(u8, 2, ncclUint8, ncclSum, 5), 0);
+    CHECK_EQ(u8[0], 15);
+    CHECK_EQ(u8[1], 1000 % 256);
+    CHECK_EQ(crystal_reduce_repeat(i64, 1, ncclInt64, ncclProd, 5), 0);
+    CHECK_EQ(i64[0], -243);
+    CHECK_EQ(crystal_reduce_repeat(i64, 1, ncclInt64, ncclMin, 9), 0);
+    CHECK_EQ(i64[0], -243);
+    CHECK_EQ(crystal_reduce_repeat(f32, 1, ncclFloat32, ncclAvg, 64), 0);
+    CHECK(f32[0] == 96);
+    CHECK_EQ(crystal_reduce_repeat(f32, 1, ncclFloat32, ncclProd, 1), 0);
+    CHECK(f32[0] == 96);
+    CHECK_EQ(crystal_reduce_repeat(f16, 1, ncclFloat16, ncclProd, 10), 0);
+    CHECK_EQ(f16[0], 0x6400); /* 1024 */
+    CHECK_EQ(crystal_reduce_repeat(e4m3, 1, ncclFloat8e4m3, ncclSum, 8192), 0);
+    CHECK_EQ(e4m3[0], 0x7e); /* 448, saturated */
+    CHECK_EQ(crystal_reduce_repeat(f32, 1, ncclFloat32, ncclSum, 0), -EINVAL);
+}
+
 static void bad_arguments(void)
 {
     uint32_t a = 1, b = 1;
@@ -363,6 +389,7 @@ int main(void)
     CHECK_RUN(known_bits);
     CHECK_RUN(small_floats_scale_and_average);
     CHECK_RUN(any_alignment);
+    CHECK_RUN(repetition);
     CHECK_RUN(bad_arguments);
     return check_end();
 }

@@ -1,0 +1,210 @@
+/* scrystal coord: the coordinator of one job in the foreground, or, with --finish, the
+ * call that ends it. */
+#include "config.h"
+
+#include "commands/commands.h"
+
+#include "runtime/coord.h"
+#include "runtime/coord_client.h"
+#include "runtime/jobdir.h"
+#include "runtime/layout.h"
+#include "runtime/log.h"
+
+#include <errno.h>
+#include <getopt.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+
+struct options {
+    const char *job, *host, *allow;
+    uint16_t port, store_port;
+    int finish, help;
+};
+
+static const struct option long_options[] = {
+    {"job", required_argument, NULL, 'j'},
+    {"port", required_argument, NULL, 'p'},
+    {"store-port", required_argument, NULL, 's'},
+    {"host", required_argument, NULL, 'H'},
+    {"allow", required_argument, NULL, 'a'},
+    {"finish", no_argument, NULL, 'f'},
+    {"help", no_argument, NULL, 'h'},
+    {NULL, 0, NULL, 0},
+};
+
+static void help(void)
+{
+    printf("usage: scrystal coord --job=DIR [OPTION...]\n"
+           "       scrystal coord --finish --job=DIR\n\n"
+           "Serves the ranks and agents of the job in DIR until it is finished.\n\n"
+           "  --job=DIR        the job directory, with its layout.yaml\n"
+           "  --port=P         port for agents and recorders (default: any free one)\n"
+           "  --store-port=P   port of PyTorch's store, the ranks' MASTER_PORT\n"
+           "                   (default: any free one)\n"
+           "  --host=NAME      under which the ranks reach this host (127.0.0.1)\n"
+           "  --allow=HOSTS    hosts beside this one that may connect, with commas\n"
+           "  --finish         end the coordinator that serves DIR, wait for the "
+           "report\n");
+}
+
+static int parse_port(const char *name, const char *text, uint16_t *ret)
+{
+    char *end;
+    long value;
+
+    errno = 0;
+    value = strtol(text, &end, 10);
+    if (errno || end == text || *end || value < 0 || value > 65535) {
+        crystal_log(CRYSTAL_LOG_ERROR, "coordinator",
+                    "%s: '%s' is no port; give a number from 0 to 65535", name, text);
+        return -EINVAL;
+    }
+    *ret = (uint16_t)value;
+    return 0;
+}
+
+static int parse(int argc, char **argv, struct options *o)
+{
+    int c;
+
+    while ((c = getopt_long(argc, argv, "h", long_options, NULL)) >= 0) {
+        switch (c) {
+        case 'j':
+            o->job = optarg;
+            break;
+        case 'p':
+            if (parse_port("--port", optarg, &o->port) < 0)
+                return -EINVAL;
+            break;
+        case 's':
+            if (parse_port("--store-port", optarg, &o->store_port) < 0)
+                return -EINVAL;
+            break;
+        case 'H':
+            o->host = optarg;
+            break;
+        case 'a':
+            o->allow = optarg;
+            break;
+        case 'f':
+            o->finish = 1;
+            break;
+        case 'h':
+            o->help = 1;
+            return 0;
+        default:
+            return -EINVAL;
+        }
+    }
+    if (optind < argc) {
+        crystal_log(CRYSTAL_LOG_ERROR, "coordinator",
+                    "'%s' is no option; scrystal coord --help lists them",
+                    argv[optind]);
+        return -EINVAL;
+    }
+    if (!o->job) {
+        crystal_log(CRYSTAL_LOG_ERROR, "coordinator",
+                    "--job is missing; give the job directory");
+        return -EINVAL;
+    }
+    return 0;
+}
+
+static int failed(const struct crystal_error *err, int code)
+{
+    const char *text = crystal_error_text(err);
+
+    if (strncmp(text, "coordinator: ", 13) == 0)
+        text += 13; /* the line says so already */
+    crystal_log(CRYSTAL_LOG_ERROR, "coordinator", "%s", text);
+    return code;
+}
+
+static int finish(const char *job)
+{
+    struct crystal_error err = {0};
+    struct crystal_jobdir *dir = crystal_jobdir_open(job, 0, &err);
+    struct crystal_client *client = NULL;
+    char coord[PATH_MAX], token[PATH_MAX];
+    int code = CRYSTAL_EXIT_STAGE;
+
+    if (!dir || crystal_jobdir_file(dir, coord, sizeof coord, &err, "coord") < 0 ||
+        crystal_jobdir_file(dir, token, sizeof token, &err, "token") < 0)
+        goto out;
+    client = crystal_client_open(coord, token, CRYSTAL_ROLE_CONTROL, 0, NULL, &err);
+    if (client && crystal_client_finish(client, &err) == 0)
+        code = 0;
+out:
+    if (code)
+        (void)failed(&err, code);
+    crystal_client_close(client);
+    crystal_jobdir_close(dir);
+    return code;
+}
+
+/* Every rank of a stage is a connection or two. */
+static void raise_file_limit(void)
+{
+    struct rlimit limit;
+
+    if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur < limit.rlim_max) {
+        limit.rlim_cur = limit.rlim_max;
+        (void)setrlimit(RLIMIT_NOFILE, &limit); /* else the lower limit serves */
+    }
+}
+
+static int serve(const struct options *o)
+{
+    struct crystal_error err = {0};
+    struct crystal_layout layout;
+    struct crystal_jobdir *dir = crystal_jobdir_open(o->job, 0, &err);
+    struct crystal_coord *coord = NULL;
+    char path[PATH_MAX];
+    int rc, code = CRYSTAL_EXIT_USAGE;
+
+    if (!dir || crystal_jobdir_file(dir, path, sizeof path, &err, "layout.yaml") < 0 ||
+        crystal_layout_read(path, &layout, &err) < 0) {
+        (void)failed(&err, code);
+        goto out_dir;
+    }
+    raise_file_limit();
+    if (crystal_jobdir_lock(dir, &err) == 0) {
+        const struct crystal_coord_config config = {.dir = dir,
+                                                    .layout = &layout,
+                                                    .port = o->port,
+                                                    .store_port = o->store_port,
+                                                    .host = o->host,
+                                                    .allow = o->allow,
+                                                    .handle_signals = 1};
+
+        coord = crystal_coord_create(&config, &err);
+    }
+    if (!coord) {
+        (void)failed(&err, code);
+        goto out_layout;
+    }
+    rc = crystal_coord_run(coord, &err);
+    code = rc < 0 ? CRYSTAL_EXIT_STAGE : 0;
+    crystal_coord_destroy(coord);
+out_layout:
+    crystal_layout_fini(&layout);
+out_dir:
+    crystal_jobdir_close(dir);
+    return code;
+}
+
+CRYSTAL_COMMAND(coord)
+{
+    struct options o = {0};
+
+    if (parse(argc, argv, &o) < 0)
+        return CRYSTAL_EXIT_USAGE;
+    if (o.help) {
+        help();
+        return 0;
+    }
+    return o.finish ? finish(o.job) : serve(&o);
+}

@@ -1,0 +1,786 @@
+/* The coordinator of one job: clients, stages, the end. See coord.h. */
+#include "config.h"
+
+#include "runtime/coord.h"
+
+#include "runtime/coord_state.h"
+#include "runtime/log.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+#define STRANGER_BODY_MAX sizeof(struct crystal_msg_hello)
+#define AGENT_END_NS      10000000000U /* agents get this long to finish */
+#define FLUSH_NS          2000000000U  /* and the last answers this long to leave */
+/* All ranks say that they wait, and nothing came for this long: nothing will. */
+#define STUCK_NS 1000000000U
+
+/* --- telling everybody --- */
+
+static void stage_reset(void *context)
+{
+    struct crystal_coord *coord = context;
+
+    crystal_store_reset(coord->store);
+}
+
+static void tell_stop(struct client *c, const char *text)
+{
+    crystal_link_send(c->link, CRYSTAL_MSG_STOP, 0, text, strlen(text));
+    c->may_drop = 1;
+}
+
+void crystal_coord_fail(struct crystal_coord *coord, const char *sentence)
+{
+    if (coord->failed)
+        return;
+    crystal_log(CRYSTAL_LOG_ERROR, "coordinator", "%s",
+                strncmp(sentence, "coordinator: ", 13) == 0 ? sentence + 13 : sentence);
+    coord->failed = 1;
+    (void)snprintf(coord->sentence, sizeof coord->sentence, "%s", sentence);
+    for (struct client *c = coord->clients; c; c = c->next)
+        if (c->in_stage)
+            tell_stop(c, coord->sentence);
+    crystal_timer_stop(&coord->stuck_timer);
+    /* Ranks that wait for a key fail, too. Not now: the store may be our caller. */
+    crystal_timer_start(&coord->reset_timer, coord->loop, 0, stage_reset, coord);
+}
+
+static void fail_with(struct crystal_coord *coord, const struct crystal_error *err)
+{
+    crystal_coord_fail(coord, crystal_error_text(err));
+}
+
+/* --- capture: ranks that wait for each other --- */
+
+static void on_stuck(void *context)
+{
+    struct crystal_coord *coord = context;
+    struct crystal_error err = {0};
+
+    if (coord->failed || !coord->exchange ||
+        !crystal_exchange_is_stuck(coord->exchange))
+        return;
+    crystal_exchange_explain(coord->exchange, &err);
+    fail_with(coord, &err);
+}
+
+static void watch_for_stuck(struct crystal_coord *coord)
+{
+    if (coord->exchange && crystal_exchange_is_stuck(coord->exchange))
+        crystal_timer_start(&coord->stuck_timer, coord->loop, STUCK_NS, on_stuck,
+                            coord);
+    else
+        crystal_timer_stop(&coord->stuck_timer);
+}
+
+static struct client *rank_find(const struct crystal_coord *coord, uint32_t lrank)
+{
+    struct client *c = coord->clients;
+
+    while (c && (c->role != CRYSTAL_ROLE_RANK || !c->in_stage || c->lrank != lrank))
+        c = c->next;
+    return c;
+}
+
+static void on_comm_ready(void *context, uint32_t lrank, uint32_t request,
+                          uint32_t comm, const char *name)
+{
+    struct crystal_coord *coord = context;
+    struct client *c = rank_find(coord, lrank);
+    struct crystal_msg_comm_ready ready = {comm, (uint32_t)strlen(name)};
+    uint8_t body[sizeof ready + 512];
+    size_t length = ready.name_bytes < 512 ? ready.name_bytes : 512;
+
+    ready.name_bytes = (uint32_t)length;
+    memcpy(body, &ready, sizeof ready);
+    memcpy(body + sizeof ready, name, length);
+    if (c)
+        crystal_link_send(c->link, CRYSTAL_MSG_COMM_READY, request, body,
+                          sizeof ready + length);
+}
+
+/* One more line for comms.tab. */
+static void on_comm_made(void *context, const char *name, const uint32_t *members,
+                         uint32_t nranks)
+{
+    struct crystal_coord *coord = context;
+    struct crystal_error err = {0};
+    char path[PATH_MAX], *list = crystal_ranks_format(members, nranks);
+    FILE *f = NULL;
+    int failed;
+
+    if (!list || crystal_jobdir_file(coord->config.dir, path, sizeof path, &err,
+                                     "comms.tab") < 0)
+        goto out;
+    f = fopen(path, "ae");
+    if (!f) {
+        (void)crystal_error_set(&err, errno, "coordinator: %s: %s", path,
+                                strerror(errno));
+        goto out;
+    }
+    failed = fprintf(f, "%s\t%" PRIu32 "\t%s\n", name, nranks, list) < 0;
+    failed = fclose(f) != 0 || failed;
+    if (failed)
+        (void)crystal_error_set(&err, errno, "coordinator: cannot write %s: %s", path,
+                                strerror(errno));
+out:
+    if (!list)
+        (void)crystal_error_set(&err, ENOMEM, "coordinator: out of memory");
+    if (err.code)
+        fail_with(coord, &err);
+    free(list);
+}
+
+static void on_result(void *context, uint32_t lrank, uint32_t request,
+                      const struct crystal_slice *results, uint32_t count)
+{
+    struct client *c = rank_find(context, lrank);
+
+    if (c)
+        crystal_link_send_results(c->link, request, results, count);
+}
+
+/* --- stages --- */
+
+static const char *stage_name(enum stage stage)
+{
+    static const char *const names[] = {"no stage", "capture", "plan", "emulate"};
+
+    return names[stage];
+}
+
+static void stage_clear(struct crystal_coord *coord)
+{
+    crystal_timer_stop(&coord->stuck_timer);
+    crystal_timer_stop(&coord->reset_timer);
+    crystal_coord_forget_forges(coord);
+    crystal_exchange_destroy(coord->exchange);
+    coord->exchange = NULL;
+    crystal_groups_destroy(coord->groups);
+    coord->groups = NULL;
+    free(coord->is_real);
+    coord->is_real = NULL;
+    coord->real_count = 0;
+    coord->stage = STAGE_NONE;
+    coord->failed = 0;
+}
+
+static int truncate_comms(struct crystal_coord *coord, struct crystal_error *err)
+{
+    char path[PATH_MAX];
+    int rc =
+        crystal_jobdir_file(coord->config.dir, path, sizeof path, err, "comms.tab");
+    int fd;
+
+    if (rc < 0)
+        return rc;
+    fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+    if (fd < 0)
+        return crystal_error_set(err, errno, "coordinator: %s: %s", path,
+                                 strerror(errno));
+    (void)close(fd); /* nothing was written */
+    return 0;
+}
+
+/* beginner: the agent whose connection goes on. */
+static int stage_begin(struct crystal_coord *coord, enum stage stage,
+                       const struct client *beginner, struct crystal_error *err)
+{
+    const struct crystal_layout *layout = coord->config.layout;
+    const struct crystal_exchange_hooks hooks = {coord, on_comm_ready, on_comm_made,
+                                                 on_result};
+    const uint32_t *real = stage == STAGE_CAPTURE ? layout->live : layout->sandbox;
+
+    for (struct client *c = coord->clients; c; c = c->next)
+        if (c->in_stage && c != beginner) { /* left over from the stage before */
+            tell_stop(c, "coordinator: another stage begins");
+            c->in_stage = 0;
+            if (c->role == CRYSTAL_ROLE_RANK)
+                crystal_link_end(c->link);
+        }
+    stage_clear(coord);
+    crystal_store_reset(coord->store);
+    coord->real_count =
+        stage == STAGE_CAPTURE ? layout->live_count : layout->sandbox_count;
+    coord->is_real = calloc((size_t)layout->lrank_count + 1, 1);
+    coord->groups = crystal_groups_create(layout->lrank_count);
+    if (stage == STAGE_CAPTURE)
+        coord->exchange = crystal_exchange_create(layout, &hooks);
+    if (!coord->is_real || !coord->groups ||
+        (stage == STAGE_CAPTURE && !coord->exchange)) {
+        stage_clear(coord);
+        return crystal_error_set(err, ENOMEM, "coordinator: out of memory");
+    }
+    for (uint32_t i = 0; i < coord->real_count; i++)
+        if (real[i] < layout->lrank_count)
+            coord->is_real[real[i]] = 1;
+    if (stage == STAGE_CAPTURE && truncate_comms(coord, err) < 0) {
+        stage_clear(coord);
+        return -err->code;
+    }
+    coord->stage = stage;
+    coord->emulated |= stage == STAGE_EMULATE;
+    return 0;
+}
+
+static int has_agents(const struct crystal_coord *coord)
+{
+    for (const struct client *c = coord->clients; c; c = c->next)
+        if (c->role == CRYSTAL_ROLE_AGENT && c->in_stage)
+            return 1;
+    return 0;
+}
+
+/* --- messages --- */
+
+static void answer_error(struct client *c, const char *sentence)
+{
+    crystal_link_send(c->link, CRYSTAL_MSG_ERROR, 0, sentence, strlen(sentence));
+    crystal_link_end(c->link);
+    c->may_drop = 1;
+}
+
+static int token_is_right(const struct crystal_coord *coord, const uint8_t *token)
+{
+    unsigned different = 0;
+
+    for (size_t i = 0; i < CRYSTAL_TOKEN_BYTES; i++) /* the same time for any token */
+        different |= (unsigned)(coord->token[i] ^ token[i]);
+    return different == 0;
+}
+
+/* Whether this rank may take part; a sentence where not. */
+static int rank_admit(struct crystal_coord *coord, struct client *c,
+                      struct crystal_error *err)
+{
+    if (coord->stage == STAGE_NONE)
+        return crystal_error_set(err, EINVAL,
+                                 "coordinator: rank %" PRIu32
+                                 " has come before any stage has begun",
+                                 c->lrank);
+    if (coord->failed)
+        return crystal_error_set(err, ECANCELED, "%s", coord->sentence);
+    if (c->lrank >= coord->config.layout->lrank_count || !coord->is_real[c->lrank])
+        return crystal_error_set(err, EINVAL,
+                                 "coordinator: rank %" PRIu32
+                                 " does not run in stage %s; is another program "
+                                 "started in this job?",
+                                 c->lrank, stage_name(coord->stage));
+    if (rank_find(coord, c->lrank))
+        return crystal_error_set(
+            err, EEXIST, "coordinator: rank %" PRIu32 " runs already", c->lrank);
+    if (coord->exchange)
+        (void)crystal_exchange_join(coord->exchange, c->lrank); /* checked above */
+    c->in_stage = 1;
+    return 0;
+}
+
+static int on_hello(struct client *c, const struct crystal_message_head *head,
+                    const struct crystal_blob *body)
+{
+    struct crystal_coord *coord = c->coord;
+    struct crystal_msg_welcome welcome = {
+        .lrank_count = coord->config.layout->lrank_count,
+        .live_count =
+            coord->real_count ? coord->real_count : coord->config.layout->live_count,
+        .iterations = coord->config.layout->iterations};
+    struct crystal_error err = {0};
+    struct crystal_msg_hello hello;
+
+    if (head->type != CRYSTAL_MSG_HELLO || body->bytes != sizeof hello)
+        return -EBADMSG;
+    memcpy(&hello, body->data, sizeof hello);
+    if (!token_is_right(coord, hello.token) || hello.role < CRYSTAL_ROLE_RANK ||
+        hello.role > CRYSTAL_ROLE_CONTROL)
+        return -EACCES;
+    c->role = (enum crystal_role)hello.role;
+    c->lrank = hello.lrank;
+    c->pid = hello.pid;
+    if (c->role == CRYSTAL_ROLE_RANK && rank_admit(coord, c, &err) < 0) {
+        answer_error(c, crystal_error_text(&err));
+        return 0;
+    }
+    crystal_link_body_max(c->link, CRYSTAL_MESSAGE_BODY_MAX);
+    crystal_link_send(c->link, CRYSTAL_MSG_WELCOME, head->request, &welcome,
+                      sizeof welcome);
+    return 0;
+}
+
+static int on_begin(struct client *c, const struct crystal_message_head *head,
+                    const struct crystal_blob *body)
+{
+    struct crystal_coord *coord = c->coord;
+    struct crystal_msg_begin begin;
+    struct crystal_error err = {0};
+
+    if (c->role != CRYSTAL_ROLE_AGENT || body->bytes != sizeof begin)
+        return -EBADMSG;
+    memcpy(&begin, body->data, sizeof begin);
+    if (begin.stage < STAGE_CAPTURE || begin.stage > STAGE_EMULATE)
+        return -EBADMSG;
+    /* A second node's agent joins; else a new stage, or the same one anew, begins. */
+    if (coord->stage != (enum stage)begin.stage || coord->failed || c->in_stage ||
+        !has_agents(coord)) {
+        if (stage_begin(coord, (enum stage)begin.stage, c, &err) < 0) {
+            answer_error(c, crystal_error_text(&err));
+            return 0;
+        }
+    }
+    c->in_stage = 1;
+    c->may_drop = 0;
+    crystal_link_send(c->link, CRYSTAL_MSG_OK, head->request, NULL, 0);
+    return 0;
+}
+
+static int on_hint(struct client *c, const struct crystal_message_head *head,
+                   const struct crystal_blob *body)
+{
+    uint64_t iterations;
+    uint32_t stop;
+
+    if (body->bytes != sizeof iterations)
+        return -EBADMSG;
+    memcpy(&iterations, body->data, sizeof iterations);
+    stop = iterations > c->coord->config.layout->iterations;
+    c->may_drop |= stop != 0;
+    crystal_link_send(c->link, CRYSTAL_MSG_HINT_ANSWER, head->request, &stop,
+                      sizeof stop);
+    return 0;
+}
+
+static int on_fail(struct client *c, const struct crystal_blob *body)
+{
+    char text[CRYSTAL_ERROR_TEXT_BYTES];
+
+    (void)snprintf(text, sizeof text, "%.*s", (int)(body->bytes % INT_MAX),
+                   (const char *)body->data);
+    crystal_coord_fail(c->coord, text[0] ? text : "a client failed without a sentence");
+    return 0;
+}
+
+/* COMM_INIT, OPS, WAITING: a rank of capture. */
+static int on_exchange(struct client *c, const struct crystal_message_head *head,
+                       struct crystal_blob *body)
+{
+    struct crystal_coord *coord = c->coord;
+    struct crystal_msg_comm_init init;
+    struct crystal_error err = {0};
+    int rc = 0;
+
+    if (c->role != CRYSTAL_ROLE_RANK)
+        return -EBADMSG;
+    if (!c->in_stage || coord->failed)
+        return 0; /* it was told */
+    if (!coord->exchange)
+        return -EBADMSG;
+    switch (head->type) {
+    case CRYSTAL_MSG_COMM_INIT:
+        if (body->bytes != sizeof init)
+            return -EBADMSG;
+        memcpy(&init, body->data, sizeof init);
+        rc = crystal_exchange_comm_init(coord->exchange, c->lrank, head->request, &init,
+                                        &err);
+        break;
+    case CRYSTAL_MSG_OPS:
+        rc = crystal_exchange_ops(coord->exchange, c->lrank, head->request, body, &err);
+        break;
+    default:
+        crystal_exchange_waiting(coord->exchange, c->lrank, head->request);
+    }
+    if (rc < 0)
+        fail_with(coord, &err);
+    else if (!coord->failed)
+        watch_for_stuck(coord);
+    return 0;
+}
+
+static void finish_now(void *context);
+
+static int on_finish(struct client *c, const struct crystal_message_head *head)
+{
+    struct crystal_coord *coord = c->coord;
+
+    if (c->role != CRYSTAL_ROLE_CONTROL)
+        return -EBADMSG;
+    if (coord->finishing) {
+        answer_error(c, "coordinator: the job is being finished already");
+        return 0;
+    }
+    coord->finishing = 1;
+    coord->finisher = c;
+    coord->finish_request = head->request;
+    for (struct client *other = coord->clients; other; other = other->next)
+        if (other->role == CRYSTAL_ROLE_AGENT)
+            tell_stop(other, "");
+        else if (other->role == CRYSTAL_ROLE_RANK)
+            tell_stop(other, "coordinator: the job is being finished");
+    crystal_timer_start(&coord->finish_timer, coord->loop,
+                        has_agents(coord) ? AGENT_END_NS : 0, finish_now, coord);
+    return 0;
+}
+
+/* Its part is over: it has said so, or its connection is gone. */
+static void leave_stage(struct client *c)
+{
+    struct crystal_coord *coord = c->coord;
+
+    if (!c->in_stage)
+        return;
+    c->in_stage = 0;
+    if (c->role == CRYSTAL_ROLE_RANK && coord->exchange) {
+        crystal_exchange_leave(coord->exchange, c->lrank);
+        if (!coord->failed)
+            watch_for_stuck(coord);
+    }
+    if (coord->finishing && coord->finish_timer.loop && !has_agents(coord))
+        crystal_timer_start(&coord->finish_timer, coord->loop, 0, finish_now, coord);
+}
+
+static int on_message(void *context, struct crystal_link *link,
+                      const struct crystal_message_head *head,
+                      struct crystal_blob *body)
+{
+    struct client *c = crystal_link_owner(link);
+
+    (void)context;
+    if (!c->role)
+        return on_hello(c, head, body);
+    switch (head->type) {
+    case CRYSTAL_MSG_BEGIN:
+        return on_begin(c, head, body);
+    case CRYSTAL_MSG_COMM_INIT:
+    case CRYSTAL_MSG_OPS:
+    case CRYSTAL_MSG_WAITING:
+        return on_exchange(c, head, body);
+    case CRYSTAL_MSG_HINT:
+        return on_hint(c, head, body);
+    case CRYSTAL_MSG_FORGED:
+        return c->role == CRYSTAL_ROLE_AGENT
+                   ? crystal_coord_forged(c->coord, head, body)
+                   : -EBADMSG;
+    case CRYSTAL_MSG_FINISH:
+        return on_finish(c, head);
+    case CRYSTAL_MSG_FAIL:
+        return on_fail(c, body);
+    case CRYSTAL_MSG_BYE:
+        c->may_drop = 1;
+        leave_stage(c);
+        return 0;
+    default:
+        return -EBADMSG;
+    }
+}
+
+/* --- clients come and go --- */
+
+/* A client of the stage has gone without a word. */
+static void client_died(struct client *c)
+{
+    struct crystal_coord *coord = c->coord;
+    char doing[256] = "runs", sentence[CRYSTAL_ERROR_TEXT_BYTES];
+
+    if (c->role == CRYSTAL_ROLE_AGENT) {
+        (void)snprintf(sentence, sizeof sentence,
+                       "coordinator: the agent of node %" PRIu32 " (pid %" PRIu32
+                       ") died during %s; see log/ in the job directory",
+                       c->lrank, c->pid, stage_name(coord->stage));
+    } else {
+        if (coord->exchange)
+            crystal_exchange_describe(coord->exchange, c->lrank, doing, sizeof doing);
+        (void)snprintf(sentence, sizeof sentence,
+                       "coordinator: rank %" PRIu32 " (pid %" PRIu32
+                       ") died during %s; its state was: it %s; see log/ in the job "
+                       "directory",
+                       c->lrank, c->pid, stage_name(coord->stage), doing);
+    }
+    crystal_coord_fail(coord, sentence);
+}
+
+static void on_closed(void *context, struct crystal_link *link)
+{
+    struct crystal_coord *coord = context;
+    struct client *c = crystal_link_owner(link);
+
+    if (c->in_stage && !c->may_drop && !coord->failed && !coord->finishing)
+        client_died(c);
+    leave_stage(c);
+    if (coord->finisher == c)
+        coord->finisher = NULL;
+    if (c->prev)
+        c->prev->next = c->next;
+    else
+        coord->clients = c->next;
+    if (c->next)
+        c->next->prev = c->prev;
+    crystal_link_destroy(link);
+    free(c);
+}
+
+static void client_create(struct crystal_coord *coord, int fd)
+{
+    const struct crystal_link_hooks hooks = {coord, on_message, on_closed};
+    struct client *c = calloc(1, sizeof *c);
+
+    if (!c) {
+        (void)close(fd);
+        return;
+    }
+    c->coord = coord;
+    c->link = crystal_link_create(coord->loop, fd, STRANGER_BODY_MAX, &hooks, NULL);
+    if (!c->link) {
+        free(c);
+        return;
+    }
+    crystal_link_set_owner(c->link, c);
+    c->next = coord->clients;
+    if (c->next)
+        c->next->prev = c;
+    coord->clients = c;
+}
+
+static void on_listener(void *context, uint32_t events)
+{
+    struct crystal_coord *coord = context;
+    int fd;
+
+    (void)events;
+    while (crystal_accept(coord->listen_fd, coord->access, &fd) == 0)
+        client_create(coord, fd);
+}
+
+/* --- the end --- */
+
+static void quit(void *context)
+{
+    struct crystal_coord *coord = context;
+
+    crystal_loop_quit(coord->loop);
+}
+
+static void finish_now(void *context)
+{
+    struct crystal_coord *coord = context;
+    struct crystal_error err = {0};
+    struct client *c = coord->finisher;
+    int rc = 0;
+
+    if (has_agents(coord))
+        crystal_log(CRYSTAL_LOG_WARNING, "coordinator",
+                    "an agent did not finish within %d s, going on without it",
+                    (int)(AGENT_END_NS / 1000000000U));
+    if (coord->emulated && !coord->failed && coord->config.report)
+        rc = coord->config.report(crystal_jobdir_path(coord->config.dir), &err);
+    if (rc < 0) {
+        crystal_log(CRYSTAL_LOG_ERROR, "coordinator", "%s", crystal_error_text(&err));
+        coord->result = rc;
+    }
+    if (c && rc < 0)
+        answer_error(c, crystal_error_text(&err));
+    else if (c)
+        crystal_link_send(c->link, CRYSTAL_MSG_OK, coord->finish_request, NULL, 0);
+    crystal_timer_start(&coord->finish_timer, coord->loop,
+                        c && !crystal_link_is_flushed(c->link) ? FLUSH_NS : 0, quit,
+                        coord);
+}
+
+static void on_signal(void *context, uint32_t events)
+{
+    struct crystal_coord *coord = context;
+    struct signalfd_siginfo info;
+
+    (void)events;
+    if (read(coord->signal_fd, &info, sizeof info) != (ssize_t)sizeof info)
+        return;
+    coord->result = -EINTR;
+    coord->failed = 0; /* whatever was said before, this is the end */
+    for (struct client *c = coord->clients; c; c = c->next)
+        if (c->role)
+            tell_stop(c, "coordinator: it was told to end by a signal");
+    crystal_timer_start(&coord->finish_timer, coord->loop, 0, quit, coord);
+}
+
+/* --- files --- */
+
+static int write_secret(const struct crystal_coord *coord, const char *name,
+                        const char *text, struct crystal_error *err)
+{
+    char path[PATH_MAX], temporary[PATH_MAX];
+    size_t bytes = strlen(text);
+    int fd, rc;
+
+    rc = crystal_jobdir_file(coord->config.dir, path, sizeof path, err, "%s", name);
+    if (rc == 0)
+        rc = crystal_jobdir_file(coord->config.dir, temporary, sizeof temporary, err,
+                                 "%s.tmp", name);
+    if (rc < 0)
+        return rc;
+    (void)unlink(temporary); /* a leftover may have another mode */
+    fd = open(temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+    if (fd < 0)
+        return crystal_error_set(err, errno, "coordinator: %s: %s", temporary,
+                                 strerror(errno));
+    rc = write(fd, text, bytes) == (ssize_t)bytes ? 0 : -(errno ? errno : EIO);
+    if (close(fd) < 0 && rc == 0)
+        rc = -errno;
+    if (rc == 0 && rename(temporary, path) < 0)
+        rc = -errno;
+    if (rc == 0)
+        return 0;
+    (void)unlink(temporary);
+    return crystal_error_set(err, -rc, "coordinator: cannot write %s: %s", path,
+                             strerror(-rc));
+}
+
+static int write_files(struct crystal_coord *coord, struct crystal_error *err)
+{
+    char hex[2 * CRYSTAL_TOKEN_BYTES + 2], text[512];
+    int rc;
+
+    if (getrandom(coord->token, sizeof coord->token, 0) != (ssize_t)sizeof coord->token)
+        return crystal_error_set(err, EIO,
+                                 "coordinator: no random numbers for the token");
+    for (size_t i = 0; i < CRYSTAL_TOKEN_BYTES; i++)
+        (void)snprintf(hex + 2 * i, 3, "%02x", coord->token[i]);
+    strcat(hex, "\n");
+    coord->files_written = 1;
+    rc = write_secret(coord, "token", hex, err);
+    memset(hex, 0, sizeof hex);
+    if (rc < 0)
+        return rc;
+    (void)snprintf(text, sizeof text, "host=%s\nport=%u\nstore_port=%u\n", coord->host,
+                   coord->port, coord->store_port);
+    return write_secret(coord, "coord", text, err); /* last: clients wait for it */
+}
+
+static void remove_files(const struct crystal_coord *coord)
+{
+    static const char *const names[] = {"coord", "token"};
+    char path[PATH_MAX];
+
+    for (size_t i = 0; i < 2; i++)
+        if (crystal_jobdir_file(coord->config.dir, path, sizeof path, NULL, "%s",
+                                names[i]) == 0)
+            (void)unlink(path); /* nothing more to do about it */
+}
+
+/* --- life --- */
+
+static int open_signals(struct crystal_coord *coord, struct crystal_error *err)
+{
+    sigset_t set;
+
+    (void)sigemptyset(&set);
+    (void)sigaddset(&set, SIGTERM);
+    (void)sigaddset(&set, SIGINT);
+    (void)sigaddset(&set, SIGHUP);
+    (void)sigprocmask(SIG_BLOCK, &set, NULL); /* cannot fail with these arguments */
+    coord->signal_fd = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
+    if (coord->signal_fd < 0)
+        return crystal_error_set(err, errno, "coordinator: signals: %s",
+                                 strerror(errno));
+    return crystal_watch_start(&coord->signals, coord->loop, coord->signal_fd, EPOLLIN,
+                               on_signal, coord, err);
+}
+
+static int open_ports(struct crystal_coord *coord, struct crystal_error *err)
+{
+    struct crystal_store_hooks hooks = crystal_coord_store_hooks;
+    int store_fd, rc;
+
+    rc = crystal_listen(coord->config.port, "--port", &coord->listen_fd, &coord->port,
+                        err);
+    if (rc == 0)
+        rc = crystal_watch_start(&coord->listener, coord->loop, coord->listen_fd,
+                                 EPOLLIN, on_listener, coord, err);
+    if (rc == 0)
+        rc = crystal_listen(coord->config.store_port, "--store-port (MASTER_PORT)",
+                            &store_fd, &coord->store_port, err);
+    if (rc < 0)
+        return rc;
+    hooks.context = coord;
+    coord->store =
+        crystal_store_create(coord->loop, store_fd, coord->access, &hooks, err);
+    if (!coord->store)
+        (void)close(store_fd);
+    return coord->store ? 0 : -EIO;
+}
+
+struct crystal_coord *crystal_coord_create(const struct crystal_coord_config *config,
+                                           struct crystal_error *err)
+{
+    struct crystal_coord *coord = calloc(1, sizeof *coord);
+
+    if (!coord) {
+        (void)crystal_error_set(err, ENOMEM, "coordinator: out of memory");
+        return NULL;
+    }
+    coord->config = *config;
+    coord->listen_fd = coord->signal_fd = -1;
+    if (snprintf(coord->host, sizeof coord->host, "%s",
+                 config->host ? config->host : "127.0.0.1") >=
+        (int)sizeof coord->host) {
+        (void)crystal_error_set(err, EINVAL, "--host is too long");
+        goto err_destroy;
+    }
+    coord->loop = crystal_loop_create(err);
+    coord->access = coord->loop ? crystal_access_create(config->allow, err) : NULL;
+    if (!coord->access || open_ports(coord, err) < 0 ||
+        (config->handle_signals && open_signals(coord, err) < 0) ||
+        write_files(coord, err) < 0)
+        goto err_destroy;
+    return coord;
+err_destroy:
+    if (err && strncmp(err->text, "coordinator: ", 13) != 0)
+        crystal_error_prefix(err, "coordinator");
+    crystal_coord_destroy(coord);
+    return NULL;
+}
+
+uint16_t crystal_coord_store_port(const struct crystal_coord *coord)
+{
+    return coord->store_port;
+}
+
+int crystal_coord_run(struct crystal_coord *coord, struct crystal_error *err)
+{
+    int rc = crystal_loop_run(coord->loop, err);
+
+    return rc < 0 ? rc : coord->result;
+}
+
+void crystal_coord_destroy(struct crystal_coord *coord)
+{
+    if (!coord)
+        return;
+    if (coord->files_written)
+        remove_files(coord);
+    while (coord->clients) {
+        struct client *gone = coord->clients;
+
+        coord->clients = gone->next;
+        crystal_link_destroy(gone->link);
+        free(gone);
+    }
+    stage_clear(coord);
+    crystal_timer_stop(&coord->finish_timer);
+    crystal_store_destroy(coord->store);
+    crystal_watch_stop(&coord->listener);
+    if (coord->listen_fd >= 0)
+        (void)close(coord->listen_fd);
+    crystal_watch_stop(&coord->signals);
+    if (coord->signal_fd >= 0)
+        (void)close(coord->signal_fd);
+    crystal_access_destroy(coord->access);
+    crystal_loop_destroy(coord->loop);
+    free(coord);
+}

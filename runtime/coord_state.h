@@ -1,0 +1,79 @@
+/* The state behind coord.h, shared by the coordinator's files only. */
+#ifndef CRYSTAL_COORD_STATE_H
+#define CRYSTAL_COORD_STATE_H
+
+#include "runtime/coord.h"
+#include "runtime/coord_link.h"
+#include "runtime/exchange.h"
+#include "runtime/groups.h"
+#include "runtime/listen.h"
+#include "runtime/loop.h"
+#include "runtime/message.h"
+#include "runtime/store.h"
+#include "runtime/store_rules.h"
+
+enum stage { STAGE_NONE = 0, STAGE_CAPTURE = 1, STAGE_PLAN = 2, STAGE_EMULATE = 3 };
+
+struct client {
+    struct client *next, *prev;
+    struct crystal_coord *coord;
+    struct crystal_link *link;
+    enum crystal_role role; /* 0 = it has not said HELLO */
+    uint32_t lrank;         /* of a rank; node of an agent */
+    uint32_t pid;
+    uint8_t in_stage; /* takes part in the stage that runs */
+    uint8_t may_drop; /* said BYE, or was told that it has done enough */
+};
+
+/* An id that an agent was asked to make. */
+struct forge {
+    struct forge *next;
+    uint32_t request;
+    char *key; /* owned */
+};
+
+struct crystal_coord {
+    struct crystal_coord_config config;
+    char host[256];
+    uint8_t token[CRYSTAL_TOKEN_BYTES];
+    struct crystal_loop *loop;
+    struct crystal_access *access;
+    struct crystal_store *store;
+    struct crystal_watch listener, signals;
+    int listen_fd, signal_fd;
+    uint16_t port, store_port;
+    int files_written;
+    struct client *clients;
+
+    /* The stage that runs; everything here is made anew by its first BEGIN. */
+    enum stage stage;
+    int failed; /* stopped with a sentence, until the next BEGIN */
+    char sentence[CRYSTAL_ERROR_TEXT_BYTES];
+    uint8_t *is_real; /* by lrank: runs for real in this stage */
+    uint32_t real_count;
+    struct crystal_groups *groups;
+    struct crystal_exchange *exchange; /* capture only */
+    struct forge *forges;
+    uint32_t next_forge;
+    struct crystal_timer stuck_timer, reset_timer;
+
+    /* The end of the job. */
+    int emulated; /* a stage emulate has begun */
+    int finishing;
+    uint32_t finish_request;
+    struct client *finisher; /* NULL where it has gone */
+    struct crystal_timer finish_timer;
+    int result; /* of run */
+};
+
+/* coord.c: ends the stage with a sentence, once; everybody is told. */
+void crystal_coord_fail(struct crystal_coord *coord, const char *sentence);
+
+/* coord_ids.c: the store's hooks and the ids of communicators. */
+extern const struct crystal_store_hooks crystal_coord_store_hooks;
+int crystal_coord_forged(struct crystal_coord *coord,
+                         const struct crystal_message_head *head,
+                         const struct crystal_blob *body);
+void crystal_coord_forget_forges(struct crystal_coord *coord);
+
+#endif

@@ -1,0 +1,75 @@
+/* Capture's exchange of data between live ranks: communicators, collectives, sends and
+ * receives, and the sentences for what can never complete.
+ *
+ * A collective completes when every live member has deposited its part; a member that
+ * is not live contributes what its representative deposited. Sends are buffered;
+ * receives take messages in order per communicator, source and destination, and a
+ * receive from a rank that is not live takes what its representative sent to the
+ * receiver. Knows nothing of sockets; one thread.
+ */
+#ifndef CRYSTAL_EXCHANGE_H
+#define CRYSTAL_EXCHANGE_H
+
+#include "runtime/blob.h"
+#include "runtime/error.h"
+#include "runtime/layout.h"
+#include "runtime/message.h"
+
+#include <stddef.h>
+#include <stdint.h>
+
+struct crystal_exchange;
+
+struct crystal_exchange_hooks {
+    void *context;
+    /* Answers COMM_INIT. members by crank. first: the communicator's first answer. */
+    void (*comm_ready)(void *context, uint32_t lrank, uint32_t request, uint32_t comm,
+                       const char *name);
+    /* A communicator is complete; once. */
+    void (*comm_made)(void *context, const char *name, const uint32_t *members,
+                      uint32_t nranks);
+    /* Answers OPS: one slice per operation. The hook takes what references it needs. */
+    void (*result)(void *context, uint32_t lrank, uint32_t request,
+                   const struct crystal_slice *results, uint32_t count);
+};
+
+/* layout and hooks' context are borrowed. NULL = out of memory. */
+struct crystal_exchange *
+crystal_exchange_create(const struct crystal_layout *layout,
+                        const struct crystal_exchange_hooks *hooks);
+void crystal_exchange_destroy(struct crystal_exchange *x);
+
+/* Tells that the id belongs to name, the store key under which it stands. members by
+ * crank, NULL where they are not known: each member's own rank then counts, and all of
+ * them must be live. */
+int crystal_exchange_learn(struct crystal_exchange *x, const uint8_t *id,
+                           const char *name, const uint32_t *members, uint32_t nranks,
+                           struct crystal_error *err);
+
+/* The calls of a rank. A negative value with its sentence ends the stage. */
+int crystal_exchange_join(struct crystal_exchange *x, uint32_t lrank);
+int crystal_exchange_comm_init(struct crystal_exchange *x, uint32_t lrank,
+                               uint32_t request,
+                               const struct crystal_msg_comm_init *init,
+                               struct crystal_error *err);
+/* body: of an OPS message, a reference is taken. */
+int crystal_exchange_ops(struct crystal_exchange *x, uint32_t lrank, uint32_t request,
+                         struct crystal_blob *body, struct crystal_error *err);
+/* The rank can do nothing before the answer to request. */
+void crystal_exchange_waiting(struct crystal_exchange *x, uint32_t lrank,
+                              uint32_t request);
+/* The rank has ended and contributes nothing any more. */
+void crystal_exchange_leave(struct crystal_exchange *x, uint32_t lrank);
+
+/* 1 where every rank that has joined and not left waits, at least one of them, and all
+ * live ranks have joined: nothing can happen any more. */
+int crystal_exchange_is_stuck(const struct crystal_exchange *x);
+/* The sentence for that. */
+void crystal_exchange_explain(const struct crystal_exchange *x,
+                              struct crystal_error *err);
+/* What a rank is doing, for sentences: "waits in all-reduce 3 of
+ * '/default_pg/0//cpu//0' (called at 0x1234)", "computes after ...". */
+void crystal_exchange_describe(const struct crystal_exchange *x, uint32_t lrank,
+                               char *text, size_t text_bytes);
+
+#endif
