@@ -1,0 +1,53 @@
+# What the tests in this folder share; sourced by them. CRYSTAL_PYTHON names the
+# interpreter that has PyTorch; without one the test is skipped.
+set -u
+python=${CRYSTAL_PYTHON:-${XDG_CACHE_HOME:-$HOME/.cache}/crystal/venv/bin/python}
+[ -x "$python" ] || { echo "1..0 # SKIP no $python; run contrib/pytorch/install"; exit 0; }
+libs=$CRYSTAL_BUILDDIR/.libs
+gpt=$CRYSTAL_SRCDIR/contrib/examples/gpt.py
+tmp=$(mktemp -d) || exit 1
+trap 'rm -rf "$tmp"' EXIT
+unset CRYSTAL_NCCL_LIBRARY NCCL_NET_PLUGIN NCCL_PROFILER_PLUGIN GPT_SLOW
+export OMP_NUM_THREADS=1 PYTHONWARNINGS=ignore
+number=0
+
+ok() { # ok NAME COMMAND...: one test
+    number=$((number + 1)) name=$1
+    shift
+    if "$@" >"$tmp/out" 2>&1; then
+        echo "ok $number - $name"
+    else
+        echo "not ok $number - $name"
+        tail -40 "$tmp/out" | sed 's/^/# /'
+    fi
+}
+
+torchrun() { # torchrun RANKS PROGRAM OPTION...
+    ranks=$1
+    shift
+    "$python" -m torch.distributed.run --standalone --nproc-per-node "$ranks" "$@"
+}
+
+# on_hostccl COMMAND...: "gloo" of what runs here is hostccl over the net plugin.
+on_hostccl() {
+    CRYSTAL_NCCL_LIBRARY=$libs/libcrystal-hostccl.so \
+        NCCL_NET_PLUGIN=$libs/libnccl-net-crystal.so "$@"
+}
+
+# trains FILE RANKS OPTION...: runs gpt.py, writes "step loss norm" lines to FILE.losses.
+trains() {
+    file=$tmp/$1
+    shift
+    torchrun "$1" "$gpt" --steps 5 --batch 8 --microbatches 4 --check "${@:2}" \
+        >"$file" 2>"$tmp/err" || { cat "$file" "$tmp/err"; return 1; }
+    sed -n 's/^step \([0-9]*\) loss \([0-9.]*\) norm \([0-9.]*\) .*/\1 \2 \3/p' "$file" \
+        >"$file.losses"
+    [ "$(wc -l <"$file.losses")" -eq 5 ] || { cat "$file"; return 1; }
+}
+
+same() { # same A B: losses differ by less than 1e-4, norms in the last digit at most
+    paste -d ' ' "$tmp/$1.losses" "$tmp/$2.losses" | awk '
+        function abs(x) { return x < 0 ? -x : x }
+        { print; if ($1 != $4 || abs($2 - $5) >= 1e-4 || abs($3 - $6) > 1.001e-3) bad = 1 }
+        END { exit bad || NR != 5 }'
+}
