@@ -27,379 +27,14 @@
 #include <sys/eventfd.h>
 #include <sys/random.h>
 #include <sys/resource.h>
-#include <time.h>
 #include <unistd.h>
 
 #define HANDSHAKE_BYTES   12U
-#define SOCKET_BOOTSTRAP  1     /* NCCL's ncclSocketTypeBootstrap */
 #define NEW_MAX           1024U /* strangers that have not said anything yet */
 #define DESCRIPTORS       65536U
 #define LISTEN_BACKLOG    16384
 #define EVENTS_PER_ROUND  128
 #define ACCEPTS_PER_ROUND 256
-
-uint64_t proxy_now_ns(void)
-{
-    struct timespec t;
-
-    (void)clock_gettime(CLOCK_MONOTONIC, &t); /* cannot fail */
-    return (uint64_t)t.tv_sec * 1000000000U + (uint64_t)t.tv_nsec;
-}
-
-/* --- addresses --- */
-
-static struct sockaddr_in own_address(uint16_t tcp_port, uint32_t port, uint32_t crank)
-{
-    struct sockaddr_in in = {.sin_family = AF_INET, .sin_port = htons(tcp_port)};
-
-    in.sin_addr.s_addr = htonl(0x7f000000U | port << PROXY_PORT_SHIFT | crank);
-    return in;
-}
-
-void proxy_address(const struct crystal_proxy *proxy, enum proxy_port port,
-                   uint32_t crank, uint8_t ret[PROXY_ADDRESS_BYTES])
-{
-    struct sockaddr_in in = own_address(proxy->tcp_port, port, crank);
-
-    memset(ret, 0, PROXY_ADDRESS_BYTES);
-    memcpy(ret, &in, sizeof in);
-}
-
-/* Length for connect(), 0 for a family that is none of NCCL's. */
-static socklen_t address_length(const uint8_t address[PROXY_ADDRESS_BYTES])
-{
-    sa_family_t family;
-
-    memcpy(&family, address + offsetof(struct sockaddr, sa_family), sizeof family);
-    if (family == AF_INET)
-        return sizeof(struct sockaddr_in);
-    return family == AF_INET6 ? sizeof(struct sockaddr_in6) : 0;
-}
-
-bool proxy_address_is_usable(const uint8_t address[PROXY_ADDRESS_BYTES])
-{
-    in_port_t port;
-
-    memcpy(&port, address + offsetof(struct sockaddr_in, sin_port), sizeof port);
-    return address_length(address) && port;
-}
-
-const char *proxy_address_text(const uint8_t address[PROXY_ADDRESS_BYTES], char *text,
-                               size_t text_bytes)
-{
-    char host[INET6_ADDRSTRLEN] = "?";
-    in_port_t port;
-
-    if (address_length(address) == sizeof(struct sockaddr_in))
-        (void)inet_ntop(AF_INET, address + offsetof(struct sockaddr_in, sin_addr), host,
-                        sizeof host);
-    else if (address_length(address))
-        (void)inet_ntop(AF_INET6, address + offsetof(struct sockaddr_in6, sin6_addr),
-                        host, sizeof host);
-    memcpy(&port, address + offsetof(struct sockaddr_in, sin_port), sizeof port);
-    (void)snprintf(text, text_bytes, "%s port %u", host, ntohs(port));
-    return text;
-}
-
-/* --- bytes --- */
-
-static bool bytes_reserve(struct proxy_bytes *b, size_t count)
-{
-    size_t used = b->end - b->begin, capacity = b->capacity ? b->capacity : 512;
-    uint8_t *data;
-
-    if (b->capacity - b->end >= count)
-        return true;
-    if (b->begin) {
-        memmove(b->data, b->data + b->begin, used);
-        b->begin = 0;
-        b->end = used;
-    }
-    while (capacity - used < count)
-        capacity *= 2;
-    if (capacity == b->capacity)
-        return true;
-    data = realloc(b->data, capacity);
-    if (!data)
-        return false;
-    b->data = data;
-    b->capacity = capacity;
-    return true;
-}
-
-static void bytes_free(struct proxy_bytes *b)
-{
-    free(b->data);
-    memset(b, 0, sizeof *b);
-}
-
-/* --- connections --- */
-
-struct proxy_conn *proxy_conn_create(struct crystal_proxy *proxy, int fd,
-                                     enum proxy_conn_kind kind, uint32_t events)
-{
-    struct proxy_conn *conn = calloc(1, sizeof *conn);
-    struct epoll_event event = {.events = events, .data.ptr = conn};
-
-    if (!conn)
-        return NULL;
-    conn->proxy = proxy;
-    conn->fd = fd;
-    conn->kind = kind;
-    conn->events = events;
-    if (fd >= 0 && epoll_ctl(proxy->epoll_fd, EPOLL_CTL_ADD, fd, &event) < 0) {
-        free(conn);
-        return NULL;
-    }
-    conn->prev = proxy->last;
-    if (proxy->last)
-        proxy->last->next = conn;
-    else
-        proxy->first = conn;
-    proxy->last = conn;
-    return conn;
-}
-
-void proxy_conn_close(struct proxy_conn *conn)
-{
-    struct crystal_proxy *proxy = conn->proxy;
-
-    if (conn->is_dead)
-        return;
-    conn->is_dead = true;
-    if (conn->fd >= 0)
-        (void)close(conn->fd); /* leaves epoll with it */
-    conn->fd = -1;
-    bytes_free(&conn->in);
-    bytes_free(&conn->out);
-    if (conn->kind == PROXY_CONN_NEW)
-        proxy->new_count--;
-    if (conn->is_parked)
-        conn->comm->parked_count--;
-    if (conn->link && conn->link->conn == conn)
-        conn->link->conn = NULL;
-    if (conn->prev)
-        conn->prev->next = conn->next;
-    else
-        proxy->first = conn->next;
-    if (conn->next)
-        conn->next->prev = conn->prev;
-    else
-        proxy->last = conn->prev;
-    conn->next = proxy->dead;
-    proxy->dead = conn;
-    if (conn->kind == PROXY_CONN_ATROOT)
-        proxy_root_left(conn->comm);
-}
-
-bool proxy_conn_feed(struct proxy_conn *conn, const void *bytes, size_t count)
-{
-    if (conn->is_dead || count > PROXY_INPUT_MAX ||
-        conn->in.end - conn->in.begin > PROXY_INPUT_MAX - count ||
-        !bytes_reserve(&conn->in, count))
-        return false;
-    if (count)
-        memcpy(conn->in.data + conn->in.end, bytes, count);
-    conn->in.end += count;
-    proxy_conn_handle(conn);
-    return !conn->is_dead;
-}
-
-void proxy_bury(struct crystal_proxy *proxy)
-{
-    while (proxy->dead) {
-        struct proxy_conn *conn = proxy->dead;
-
-        proxy->dead = conn->next;
-        free(conn);
-    }
-}
-
-static void conn_watch(struct proxy_conn *conn, uint32_t events)
-{
-    struct epoll_event event = {.events = events, .data.ptr = conn};
-
-    if (conn->fd < 0 || conn->events == events)
-        return;
-    conn->events = events;
-    (void)epoll_ctl(conn->proxy->epoll_fd, EPOLL_CTL_MOD, conn->fd,
-                    &event); /* the descriptor is in it */
-}
-
-bool proxy_conn_put(struct proxy_conn *conn, const void *bytes, size_t count)
-{
-    if (conn->is_dead)
-        return false;
-    if (!bytes_reserve(&conn->out, count)) {
-        proxy_comm_fail(conn->comm, "out of memory");
-        return false;
-    }
-    if (count)
-        memcpy(conn->out.data + conn->out.end, bytes, count);
-    conn->out.end += count;
-    return true;
-}
-
-bool proxy_conn_put_handshake(struct proxy_conn *conn)
-{
-    int32_t type = SOCKET_BOOTSTRAP;
-
-    return proxy_conn_put(conn, &conn->comm->magic, sizeof conn->comm->magic) &&
-           proxy_conn_put(conn, &type, sizeof type);
-}
-
-bool proxy_conn_put_frame(struct proxy_conn *conn, const void *bytes, uint32_t count)
-{
-    return proxy_conn_put(conn, &count, sizeof count) &&
-           proxy_conn_put(conn, bytes, count);
-}
-
-static void conn_broke(struct proxy_conn *conn, int code)
-{
-    struct proxy_comm *comm = conn->comm;
-
-    switch (conn->kind) {
-    case PROXY_CONN_LINK:
-        if (!conn->connecting) {
-            proxy_link_eof(conn);
-            return;
-        }
-        proxy_comm_fail(comm,
-                        "cannot connect to the next rank of virtual rank %u: %s; "
-                        "see that rank's log",
-                        conn->crank, strerror(code));
-        break;
-    case PROXY_CONN_ATROOT:
-        if (conn->out.begin != conn->out.end || conn->connecting)
-            proxy_comm_fail(comm,
-                            "cannot check virtual rank %u in at the root of real rank "
-                            "0: %s; see that rank's log",
-                            conn->crank, strerror(code));
-        break;
-    case PROXY_CONN_PEER:
-        if (conn->in.begin != conn->in.end && !conn->is_parked && code == ECONNRESET &&
-            proxy_connect_is_early(conn)) {
-            conn->is_parked = true; /* proxy_connect_retry reads it */
-            comm->parked_count++;
-            conn_watch(conn, 0);
-            return;
-        }
-        break;
-    case PROXY_CONN_ONCE:
-        proxy_comm_fail(comm, "a real rank does not answer: %s; see the ranks' logs",
-                        strerror(code));
-        break;
-    default: /* a stranger, or a peer that has nothing more to say */
-        break;
-    }
-    proxy_conn_close(conn);
-}
-
-/* Sends what is queued; links make more as long as the socket takes it. */
-void proxy_conn_flush(struct proxy_conn *conn)
-{
-    for (;;) {
-        ssize_t sent;
-
-        if (conn->is_dead || conn->connecting)
-            return;
-        if (conn->kind == PROXY_CONN_LINK)
-            proxy_link_fill(conn->comm, conn->link);
-        if (conn->is_dead || conn->out.begin == conn->out.end)
-            break;
-        if (conn->fd < 0) { /* detached: nobody reads it */
-            conn->out.begin = conn->out.end = 0;
-            continue;
-        }
-        sent = send(conn->fd, conn->out.data + conn->out.begin,
-                    conn->out.end - conn->out.begin, MSG_DONTWAIT | MSG_NOSIGNAL);
-        if (sent < 0 && errno == EINTR)
-            continue;
-        if (sent < 0 && errno == EAGAIN) {
-            conn_watch(conn, EPOLLIN | EPOLLOUT);
-            return;
-        }
-        if (sent < 0) {
-            conn_broke(conn, errno);
-            return;
-        }
-        conn->proxy->counters.bytes_out += (uint64_t)sent;
-        conn->out.begin += (size_t)sent;
-        if (conn->out.begin == conn->out.end)
-            conn->out.begin = conn->out.end = 0;
-    }
-    if (conn->is_dead)
-        return;
-    if (conn->close_when_sent)
-        proxy_conn_close(conn);
-    else if (!conn->is_parked)
-        conn_watch(conn, EPOLLIN);
-}
-
-struct proxy_conn *proxy_dial(struct proxy_comm *comm, enum proxy_conn_kind kind,
-                              const uint8_t address[PROXY_ADDRESS_BYTES])
-{
-    struct sockaddr_storage to;
-    struct proxy_conn *conn;
-    char text[80];
-    int one = 1, fd, code = 0;
-
-    memset(&to, 0, sizeof to);
-    memcpy(&to, address, PROXY_ADDRESS_BYTES);
-    if (comm->proxy->is_detached) {
-        fd = -1;
-        goto connected;
-    }
-    fd = socket(to.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    if (fd < 0) {
-        proxy_comm_fail(comm, "cannot make a socket: %s", strerror(errno));
-        return NULL;
-    }
-    (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one); /* a hint */
-    if (connect(fd, (const struct sockaddr *)&to, address_length(address)) < 0)
-        code = errno;
-    if (code && code != EINPROGRESS) {
-        (void)close(fd);
-        proxy_comm_fail(comm, "cannot connect to %s: %s; see the ranks' logs",
-                        proxy_address_text(address, text, sizeof text), strerror(code));
-        return NULL;
-    }
-connected:
-    conn = proxy_conn_create(comm->proxy, fd, kind, EPOLLIN | EPOLLOUT);
-    if (!conn) {
-        if (fd >= 0)
-            (void)close(fd);
-        proxy_comm_fail(comm, "out of memory");
-        return NULL;
-    }
-    conn->comm = comm;
-    conn->connecting = code != 0;
-    conn->close_when_sent = kind == PROXY_CONN_ONCE;
-    return conn;
-}
-
-size_t proxy_conn_input(const struct proxy_conn *conn, const uint8_t **ret_bytes)
-{
-    *ret_bytes = conn->in.data ? conn->in.data + conn->in.begin : NULL;
-    return conn->is_dead ? 0 : conn->in.end - conn->in.begin;
-}
-
-void proxy_conn_consume(struct proxy_conn *conn, size_t count)
-{
-    if (conn->is_dead)
-        return;
-    conn->in.begin += count;
-    if (conn->in.begin == conn->in.end)
-        conn->in.begin = conn->in.end = 0;
-}
-
-/* --- what comes in --- */
-
-static void drop(struct proxy_conn *conn)
-{
-    conn->proxy->counters.dropped_count++;
-    proxy_conn_close(conn);
-}
 
 /* A stranger becomes somebody: the magic names the communicator, the address it dialled
  * names the role. */
@@ -413,20 +48,20 @@ static void handshake(struct proxy_conn *conn)
     if (proxy_conn_input(conn, &bytes) < HANDSHAKE_BYTES)
         return;
     comm = proxy_comm_find(conn->proxy, proxy_get_u64(bytes, 0));
-    if (!comm || proxy_get_i32(bytes, 8) != SOCKET_BOOTSTRAP) {
-        drop(conn);
+    if (!comm || proxy_get_i32(bytes, 8) != PROXY_SOCKET_BOOTSTRAP) {
+        proxy_conn_drop(conn);
         return;
     }
     if (conn->port == PROXY_PORT_ROOT ? !comm->is_forged
                                       : !proxy_comm_is_virtual(comm, conn->crank)) {
-        drop(conn);
+        proxy_conn_drop(conn);
         return;
     }
     if (conn->port == PROXY_PORT_RING) {
         before = (conn->crank + comm->nranks - 1) % comm->nranks;
         link = proxy_comm_link(comm, proxy_comm_real(comm, before), true);
         if (!link || link->conn || link->is_closed) {
-            drop(conn);
+            proxy_conn_drop(conn);
             return;
         }
     }
@@ -476,38 +111,6 @@ void proxy_conn_handle(struct proxy_conn *conn)
     }
 }
 
-static void conn_read(struct proxy_conn *conn)
-{
-    for (int round = 0; round < 16 && !conn->is_dead; round++) {
-        size_t used = conn->in.end - conn->in.begin;
-        size_t room = conn->kind == PROXY_CONN_LINK ? PROXY_INPUT_MAX : 4096;
-        ssize_t got;
-
-        if (used >= PROXY_INPUT_MAX) { /* no message is that long */
-            drop(conn);
-            return;
-        }
-        if (room > PROXY_INPUT_MAX - used)
-            room = PROXY_INPUT_MAX - used;
-        if (!bytes_reserve(&conn->in, room)) {
-            drop(conn);
-            return;
-        }
-        got = recv(conn->fd, conn->in.data + conn->in.end, room, MSG_DONTWAIT);
-        if (got < 0 && errno == EINTR)
-            continue;
-        if (got < 0 && errno == EAGAIN)
-            return;
-        if (got <= 0) {
-            conn_broke(conn, got < 0 ? errno : ECONNRESET);
-            return;
-        }
-        conn->proxy->counters.bytes_in += (uint64_t)got;
-        conn->in.end += (size_t)got;
-        proxy_conn_handle(conn);
-    }
-}
-
 static void proxy_fail(struct crystal_proxy *proxy, int code, const char *what)
 {
     if (!proxy->failure.code)
@@ -544,16 +147,16 @@ static void stranger(struct crystal_proxy *proxy, int fd)
     if (++proxy->new_count > NEW_MAX)
         for (struct proxy_conn *old = proxy->first; old; old = old->next)
             if (old->kind == PROXY_CONN_NEW) {
-                drop(old);
+                proxy_conn_drop(old);
                 break;
             }
     if (conn->is_dead)
         return;
     if (conn->port < PROXY_PORT_ROOT || conn->port > PROXY_PORT_PEER) {
-        drop(conn);
+        proxy_conn_drop(conn);
         return;
     }
-    conn_read(conn); /* the handshake is usually there already */
+    proxy_conn_read(conn); /* the handshake is usually there already */
     if (!conn->is_dead)
         proxy_conn_flush(conn);
 }
@@ -574,7 +177,7 @@ static void accept_some(struct proxy_conn *listener)
         if (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS) {
             proxy_fail(proxy, errno,
                        "cannot accept a connection; raise the limit of open files");
-            conn_watch(listener, 0);
+            proxy_conn_watch(listener, 0);
             return;
         }
     }
@@ -588,7 +191,7 @@ static void connected(struct proxy_conn *conn)
     if (getsockopt(conn->fd, SOL_SOCKET, SO_ERROR, &code, &bytes) < 0)
         code = errno;
     if (code) {
-        conn_broke(conn, code);
+        proxy_conn_broke(conn, code);
         return;
     }
     conn->connecting = false;
@@ -611,7 +214,7 @@ static void dispatch(struct proxy_conn *conn, uint32_t events)
     if (conn->connecting && events & (EPOLLOUT | EPOLLERR | EPOLLHUP))
         connected(conn);
     if (!conn->is_dead && !conn->connecting && events & (EPOLLIN | EPOLLERR | EPOLLHUP))
-        conn_read(conn);
+        proxy_conn_read(conn);
     if (!conn->is_dead)
         proxy_conn_flush(conn);
 }
@@ -657,6 +260,7 @@ static int listener_open(struct crystal_proxy *proxy, struct crystal_error *err)
 {
     struct sockaddr_in any = {.sin_family = AF_INET};
     socklen_t bytes = sizeof any;
+    uint8_t address[PROXY_ADDRESS_BYTES];
     struct sockaddr_in probe;
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     int test = -1, code;
@@ -676,7 +280,8 @@ static int listener_open(struct crystal_proxy *proxy, struct crystal_error *err)
                                  strerror(code));
     }
     proxy->tcp_port = ntohs(any.sin_port);
-    probe = own_address(proxy->tcp_port, PROXY_PORT_PEER, PROXY_CRANK_MAX);
+    proxy_address(proxy, PROXY_PORT_PEER, PROXY_CRANK_MAX, address);
+    memcpy(&probe, address, sizeof probe);
     test = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     if (test < 0 || connect(test, (struct sockaddr *)&probe, sizeof probe) < 0) {
         code = errno;

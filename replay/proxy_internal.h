@@ -1,6 +1,6 @@
-/* What the files of the bootstrap proxy share: connections (proxy.c), communicators
- * (proxy_comm.c), the ring of all-gathers (proxy_gather.c), the root's part
- * (proxy_root.c), the exchange of connection handles (proxy_connect.c).
+/* What the files of the bootstrap proxy share: connections (proxy_conn.c),
+ * communicators (proxy_comm.c), the ring of all-gathers (proxy_gather.c), the root's
+ * part (proxy_root.c), the exchange of connection handles (proxy_connect.c).
  *
  * Everything here is guarded by proxy->lock, which the thread holds except while it
  * waits for events.
@@ -16,10 +16,11 @@
 #include <stddef.h>
 #include <sys/socket.h>
 
-#define PROXY_INPUT_MAX  (64U << 10) /* bytes of a connection not yet understood */
-#define PROXY_OUTPUT_LOW (64U << 10) /* a link makes more frames below this */
-#define PROXY_SLICE_MAX  (32U << 10) /* a rank's part of an all-gather */
-#define PROXY_NONE       UINT32_MAX
+#define PROXY_INPUT_MAX        (64U << 10) /* bytes of a connection not yet understood */
+#define PROXY_OUTPUT_LOW       (64U << 10) /* a link makes more frames below this */
+#define PROXY_SLICE_MAX        (32U << 10) /* a rank's part of an all-gather */
+#define PROXY_SOCKET_BOOTSTRAP 1           /* NCCL's type of a bootstrap socket */
+#define PROXY_NONE             UINT32_MAX
 
 struct proxy_comm;
 struct proxy_link;
@@ -154,7 +155,7 @@ struct crystal_proxy {
     struct crystal_proxy_counters counters;
 };
 
-/* --- proxy.c --- */
+/* --- proxy_conn.c --- */
 
 /* Bytes of an address of ours; port in it is the proxy's. */
 void proxy_address(const struct crystal_proxy *proxy, enum proxy_port port,
@@ -185,9 +186,20 @@ void proxy_conn_close(struct proxy_conn *conn);
 /* Unread input, and how much of it is understood. */
 size_t proxy_conn_input(const struct proxy_conn *conn, const uint8_t **ret_bytes);
 void proxy_conn_consume(struct proxy_conn *conn, size_t count);
+/* Events to wait for (EPOLLIN, EPOLLOUT). */
+void proxy_conn_watch(struct proxy_conn *conn, uint32_t events);
+/* Reads what has come and has it handled. */
+void proxy_conn_read(struct proxy_conn *conn);
+/* The other side is gone (code: ECONNRESET) or the socket failed. */
+void proxy_conn_broke(struct proxy_conn *conn, int code);
+/* Closes one that is not what it should be. */
+void proxy_conn_drop(struct proxy_conn *conn);
+uint64_t proxy_now_ns(void);
+
+/* --- proxy.c --- */
+
 /* Understands what has come; closes where it is wrong. */
 void proxy_conn_handle(struct proxy_conn *conn);
-uint64_t proxy_now_ns(void);
 
 /* --- proxy_comm.c --- */
 
