@@ -532,7 +532,7 @@ static void counters_of_absent_ranks(void)
     CHECK_EQ(store_add(fd, "/default_pg/store_based_barrier_key:3", 1), 13);
     CHECK_EQ(store_add(fd, "/default_pg/store_based_barrier_key:3", 0), 13);
     put(&j, "/crystal/group/5", "1,5,9", 5);
-    CHECK_EQ(store_add(fd, "/default_pg/5//store_based_barrier_key:5", 1), 3);
+    CHECK_EQ(store_add(fd, "/default_pg/0//5//store_based_barrier_key:5", 1), 3);
     CHECK_EQ(store_add(fd, "/other", 1), 1);
     store_set(fd, "/exception_dump", "1", 1);
     request_raw(&r, check, sizeof check);
