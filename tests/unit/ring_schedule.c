@@ -2,7 +2,7 @@
  * sends its neighbour expects, and the numbers are NCCL's. */
 #include "config.h"
 
-#include "replay/ring_schedule.h"
+#include "runtime/ring_schedule.h"
 
 #include "tests/check.h"
 

@@ -18,7 +18,7 @@
  */
 #include "config.h"
 
-#include "replay/ring_schedule.h"
+#include "runtime/ring_schedule.h"
 
 #include <stdbool.h>
 

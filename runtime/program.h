@@ -1,0 +1,61 @@
+/* One iteration of a representative, made ready for the timeline: the records that its
+ * host thread issues, with events and streams resolved to small indices.
+ *
+ * Compiled from the last recorded iteration of job.graph, which repeats for ever. The
+ * profile's gaps are by instruction of this program. Immutable after create.
+ */
+#ifndef CRYSTAL_PROGRAM_H
+#define CRYSTAL_PROGRAM_H
+
+#include "runtime/error.h"
+#include "runtime/graph.h"
+
+#include <stdint.h>
+
+#define CRYSTAL_PROGRAM_NONE UINT32_MAX
+
+struct crystal_instr {
+    uint8_t kind; /* COLL, SEND, RECV, GROUP, RECORD, WAIT, SWAIT, SYNC or HINT */
+    uint8_t func;
+    uint8_t dtype;
+    uint8_t starts_group; /* GROUP: 1 start, 0 end */
+    uint16_t local;       /* communicator as the trace counts them */
+    uint16_t stream;      /* dense index */
+    uint32_t peer;        /* root or crank as in the trace */
+    uint32_t slot; /* RECORD, WAIT, SWAIT: event slot, NONE where it was recorded before
+                      the iterations; SEND, RECV: index of the pair */
+    uint64_t count;  /* elements */
+    uint64_t record; /* index in the representative's records */
+};
+
+/* What a rank sends to or receives from one peer on one communicator. */
+struct crystal_program_pair {
+    uint16_t local;
+    uint8_t is_send;
+    uint32_t peer;   /* crank as in the trace */
+    uint32_t before; /* such operations before the iterations */
+    uint32_t each;   /* in every iteration */
+};
+
+struct crystal_program {
+    uint32_t rep; /* index in the graph */
+    struct crystal_instr *instrs;
+    uint32_t instr_count;
+    uint32_t stream_count;
+    uint32_t event_count; /* slots */
+    uint32_t local_count;
+    uint64_t *coll_before; /* by local: collectives before the iterations */
+    uint64_t *coll_each;   /* by local: in every iteration */
+    struct crystal_program_pair *pairs;
+    uint32_t pair_count;
+};
+
+/* Is this record issued by the host thread, and so an instruction? */
+int crystal_program_is_instr(const struct crystal_op *op);
+
+/* NULL on failure, also where the graph has no iterations for rep. */
+struct crystal_program *crystal_program_create(const struct crystal_graph *g,
+                                               uint32_t rep, struct crystal_error *err);
+void crystal_program_destroy(struct crystal_program *p);
+
+#endif

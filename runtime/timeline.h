@@ -1,0 +1,90 @@
+/* The timeline: who is when. From the graph, the computation between the records of
+ * each rank, and what transfers cost, it computes when every rank reaches and ends
+ * every operation. The same engine composes iteration times (all ranks inside) and
+ * plays the virtual ranks of an emulation (some ranks outside, whose arrivals are fed).
+ *
+ * Rules. The host thread of a rank issues its records in order, with computation
+ * between them. Work of one stream runs in order, and so do the operations of one
+ * communicator at one rank. The messages of one group run side by side, but share the
+ * sender's NIC. WAIT and SYNC hold the host until the work behind the event or on the
+ * stream is done; SWAIT holds a stream. When all members have arrived at a collective,
+ * transfer.h gives its ends. An operation from before the iterations counts as ended at
+ * the start.
+ *
+ * Results do not depend on the order of calls. Times are CLOCK_MONOTONIC ns of whoever
+ * feeds them. One thread at a time per timeline. Callbacks run inside start, feed and
+ * advance and may not call back.
+ */
+#ifndef CRYSTAL_TIMELINE_H
+#define CRYSTAL_TIMELINE_H
+
+#include "runtime/error.h"
+#include "runtime/graph.h"
+#include "runtime/program.h"
+#include "runtime/transfer.h"
+
+#include <stdint.h>
+
+struct crystal_timeline;
+
+struct crystal_timeline_config {
+    const struct crystal_graph *graph;       /* borrowed until destroy */
+    struct crystal_program *const *programs; /* by representative; borrowed */
+    const uint64_t *const *gap_ns;           /* by representative and instruction:
+                                                computation before it; borrowed */
+    const uint64_t *tail_ns; /* by representative: computation behind the last
+                                instruction of an iteration; borrowed; may be NULL */
+    struct crystal_transfer_wire wire;
+    const uint8_t *is_outside; /* by lrank: its arrivals are fed; NULL: none is */
+    uint64_t iterations;       /* to run; 0: for ever */
+    uint64_t
+        slow_ppm_of_one; /* computation of slow_lrank is longer by so much; 0: none */
+    uint32_t slow_lrank;
+    void *context; /* of the callbacks, each of which may be NULL */
+    /* A collective with at least one outside member: all inside members' arrivals are
+     * known, by crank (0 for outside members). */
+    void (*on_coll)(void *context, uint32_t comm, uint64_t seq, const uint64_t *arrive);
+    /* An inside rank has arrived at a message whose other side is outside. */
+    void (*on_p2p)(void *context, uint32_t comm, uint32_t from, uint32_t to,
+                   uint64_t seq, int inside_sends, uint64_t arrive_ns);
+    /* The host of an inside rank went through an iteration, 0 is the first. */
+    void (*on_iteration)(void *context, uint32_t lrank, uint64_t iteration,
+                         uint64_t begin_ns, uint64_t end_ns);
+    /* An inside rank has ended an operation (COLL, SEND, RECV). */
+    void (*on_end)(void *context, uint32_t lrank, uint64_t iteration, uint32_t instr,
+                   uint64_t arrive_ns, uint64_t end_ns);
+};
+
+/* Checks that the members of each communicator agree in how many collectives they do.
+ * The config's own struct is copied. NULL on failure. */
+struct crystal_timeline *
+crystal_timeline_create(const struct crystal_timeline_config *config,
+                        struct crystal_error *err);
+void crystal_timeline_destroy(struct crystal_timeline *t);
+
+/* Lets all inside ranks begin their first iteration at now_ns. Once. */
+int crystal_timeline_start(struct crystal_timeline *t, uint64_t now_ns,
+                           struct crystal_error *err);
+/* An outside rank has arrived at a collective. seq counts as the board does, from the
+ * communicator's first collective. A second time for the same is ignored. */
+int crystal_timeline_feed(struct crystal_timeline *t, uint32_t comm, uint64_t seq,
+                          uint32_t crank, uint64_t time_ns, struct crystal_error *err);
+/* The same for the seq-th message between two cranks, of which the outside one is the
+ * sender or not. */
+int crystal_timeline_feed_p2p(struct crystal_timeline *t, uint32_t comm, uint32_t from,
+                              uint32_t to, uint64_t seq, int outside_sends,
+                              uint64_t time_ns, struct crystal_error *err);
+/* Goes on until nothing can happen without being fed, or only beyond until_ns. */
+int crystal_timeline_advance(struct crystal_timeline *t, uint64_t until_ns,
+                             struct crystal_error *err);
+
+/* 1 where every inside rank has gone through config.iterations. */
+int crystal_timeline_is_done(const struct crystal_timeline *t);
+/* What holds up the first rank that has not: a sentence for err, returns -EDEADLK; 0
+ * where all are done. */
+int crystal_timeline_explain(const struct crystal_timeline *t,
+                             struct crystal_error *err);
+/* Operations of inside ranks that have ended so far. */
+uint64_t crystal_timeline_event_count(const struct crystal_timeline *t);
+
+#endif

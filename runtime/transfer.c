@@ -1,0 +1,362 @@
+/* The longest paths of collectives. With h the time of a message's first slice from
+ * rank to rank, c the time of a chunk (two slices) on the NIC and S chunk steps in a
+ * loop, a path from rank j's first message to rank i's last one takes L steps along the
+ * ring, L congruent to i - j modulo n, and S - L steps in which a rank sends on:
+ *
+ *   L * h + (S - L) * c + last slice
+ *
+ * So where h > c the greatest L <= S counts, else the smallest L >= 1. Loops follow
+ * each other as hostccl's and NCCL's ring does them: a rank begins one when it has all
+ * of the one before. An operation ends for its caller when the last message is there
+ * and its own ones are in staging memory.
+ */
+#include "config.h"
+
+#include "runtime/transfer.h"
+
+#include "runtime/ring_schedule.h"
+
+#include <stdbool.h>
+#include <string.h>
+
+/* Messages that fit in a connection's staging memory of 8 steps: slices take two. */
+#define STAGED_SLICES 4U
+#define STAGED_CHUNKS 8U
+
+__extension__ typedef unsigned __int128 wide;
+
+uint64_t crystal_transfer_occupy_ns(const struct crystal_transfer_wire *wire,
+                                    uint64_t bytes)
+{
+    wide ns;
+
+    if (!wire->bytes_per_s)
+        return 0;
+    ns = ((wide)bytes * 1000000000U + wire->bytes_per_s - 1) / wire->bytes_per_s;
+    return ns > UINT64_MAX / 4 ? UINT64_MAX / 4 : (uint64_t)ns;
+}
+
+/* What one loop of a ring operation costs. */
+struct cost {
+    uint64_t steps;    /* S: chunk steps */
+    uint64_t hop_ns;   /* h: first slice, NIC and way */
+    uint64_t chunk_ns; /* c: both slices on the NIC */
+    uint64_t last_ns;  /* the last slice on the NIC */
+    uint64_t held_ns;  /* NIC time of what does not fit in staging memory */
+};
+
+/* A whole operation: loops of one cost and, where it differs, a last one. */
+struct plan {
+    struct cost each, last;
+    uint64_t loops; /* the last one included; 0: no messages at all */
+};
+
+static bool is_sliced(enum crystal_func func)
+{
+    return func == CRYSTAL_FUNC_ALLREDUCE || func == CRYSTAL_FUNC_ALLGATHER ||
+           func == CRYSTAL_FUNC_REDUCESCATTER;
+}
+
+static void cost_of(const struct crystal_transfer_wire *wire,
+                    const struct crystal_ring_op *ring, uint32_t sender, uint64_t loop,
+                    uint64_t steps, uint64_t channels, struct cost *cost)
+{
+    uint64_t slices = is_sliced(ring->func) ? 2 : 1, slice_ns[2] = {0, 0};
+    uint64_t messages = steps * slices;
+    uint64_t fit = is_sliced(ring->func) ? STAGED_SLICES : STAGED_CHUNKS;
+
+    for (uint64_t i = 0; i < slices; i++) {
+        struct crystal_ring_message m;
+
+        crystal_ring_message(ring, sender, 1, loop * messages + i, &m);
+        slice_ns[i] = crystal_transfer_occupy_ns(wire, (uint64_t)m.elts *
+                                                           ring->elt_bytes * channels);
+    }
+    cost->steps = steps;
+    cost->hop_ns = slice_ns[0] + wire->latency_ns + wire->overhead_ns;
+    cost->chunk_ns = slice_ns[0] + slice_ns[1];
+    cost->last_ns = slice_ns[slices - 1];
+    cost->held_ns = messages > fit ? (messages - fit) / slices * cost->chunk_ns : 0;
+}
+
+static void plan_of(const struct crystal_transfer_wire *wire,
+                    const struct crystal_transfer_op *op, struct plan *plan)
+{
+    struct crystal_ring_op ring = {.func = op->func,
+                                   .nranks = op->nranks,
+                                   .root = op->root,
+                                   .count = op->count,
+                                   .elt_bytes = op->elt_bytes,
+                                   .channel_count = wire->channel_count};
+    uint64_t slices = is_sliced(op->func) ? 2 : 1, steps = 1, channels = 0, messages;
+    uint32_t sender = 1; /* of the block that is never smaller than another */
+
+    if (op->func == CRYSTAL_FUNC_ALLREDUCE)
+        steps = 2ULL * (op->nranks - 1);
+    else if (is_sliced(op->func))
+        steps = op->nranks - 1;
+    else
+        sender =
+            op->func == CRYSTAL_FUNC_BROADCAST ? op->root : (op->root + 1) % op->nranks;
+    messages = crystal_ring_message_count(&ring, sender, 1);
+    /* all channels share the NIC; the first one's messages stand for all of them */
+    for (; ring.channel < wire->channel_count; ring.channel++)
+        channels += crystal_ring_message_count(&ring, sender, 1) != 0;
+    ring.channel = 0;
+    memset(plan, 0, sizeof *plan);
+    plan->loops = messages / slices / steps;
+    if (!plan->loops)
+        return;
+    cost_of(wire, &ring, sender, 0, steps, channels, &plan->each);
+    cost_of(wire, &ring, sender, plan->loops - 1, steps, channels, &plan->last);
+}
+
+/* ends[i] = the greatest of ends[i] and, over d = low .. high, arrive[i - d mod n] +
+ * (d + turns * n) * slope + constant. A window that slides over the ring; queue holds
+ * the positions that may still become the greatest. */
+static void window(const uint64_t *arrive, uint32_t n, int64_t low, int64_t high,
+                   int64_t turns, int64_t slope, int64_t constant, uint64_t *ends,
+                   uint64_t *queue)
+{
+    int64_t count = (int64_t)n, head = 0, tail = 0;
+
+    if (low > high)
+        return;
+    /* position k stands for rank k mod n; its value counts from rank 0's place */
+    for (int64_t k = -high; k < count - low; k++) {
+        int64_t i = k + low; /* the rank for which k is the newest */
+        int64_t value = (int64_t)arrive[(k + count) % count] - k * slope;
+
+        if (tail > head && (int64_t)queue[head % count] < i - high)
+            head++;
+        while (tail > head) {
+            int64_t other = (int64_t)queue[(tail - 1) % count];
+
+            if ((int64_t)arrive[(other + count) % count] - other * slope > value)
+                break;
+            tail--;
+        }
+        queue[tail++ % count] = (uint64_t)k;
+        if (i >= 0) {
+            int64_t best = (int64_t)queue[head % count];
+            int64_t end = (int64_t)arrive[(best + count) % count] +
+                          (i - best + turns * count) * slope + constant;
+
+            if (end > 0 && (uint64_t)end > ends[i])
+                ends[i] = (uint64_t)end;
+        }
+    }
+}
+
+/* One loop: when each rank has its last message, in ends. */
+static void ring_loop(const struct cost *cost, uint32_t n, const uint64_t *ready,
+                      uint64_t *ends, uint64_t *queue)
+{
+    int64_t slope = (int64_t)cost->hop_ns - (int64_t)cost->chunk_ns;
+    int64_t steps = (int64_t)cost->steps, count = (int64_t)n;
+    int64_t constant = steps * (int64_t)cost->chunk_ns + (int64_t)cost->last_ns;
+
+    if (slope > 0) {
+        int64_t turns = steps / count, rest = steps % count;
+
+        window(ready, n, turns ? 0 : 1, rest, turns, slope, constant, ends, queue);
+        if (turns)
+            window(ready, n, rest + 1, count - 1, turns - 1, slope, constant, ends,
+                   queue);
+    } else {
+        window(ready, n, 1, steps < count - 1 ? steps : count - 1, 0, slope, constant,
+               ends, queue);
+        if (steps >= count)
+            window(ready, n, 0, 0, 1, slope, constant, ends, queue);
+    }
+}
+
+/* A rank begins a loop when it has the last message of the one before and its own have
+ * left; its first message needs the next rank to have posted buffers. */
+static void ring(const struct plan *plan, uint32_t n, const uint64_t *arrive,
+                 uint64_t *ends, uint64_t *scratch)
+{
+    uint64_t *ready = scratch, *queue = scratch + n;
+
+    for (uint32_t i = 0; i < n; i++) {
+        uint64_t next = arrive[i + 1 < n ? i + 1 : 0];
+
+        ready[i] = arrive[i] > next ? arrive[i] : next;
+        ends[i] = arrive[i];
+    }
+    for (uint64_t loop = 1; loop <= plan->loops; loop++) {
+        const struct cost *cost = loop < plan->loops ? &plan->each : &plan->last;
+
+        ring_loop(cost, n, ready, ends, queue);
+        for (uint32_t i = 0; i < n; i++) {
+            uint64_t sent =
+                ready[i] +
+                (loop < plan->loops ? cost->steps * cost->chunk_ns : cost->held_ns);
+
+            if ((loop < plan->loops || cost->held_ns) && sent > ends[i])
+                ends[i] = sent;
+        }
+        for (uint32_t i = 0; i < n && loop < plan->loops; i++)
+            ready[i] = ends[i];
+    }
+}
+
+/* Broadcast and reduction: a chain that begins with `first` and has n ranks. Every rank
+ * passes all messages on; the last one may be held up by any rank before it, and by the
+ * next rank, which has to be there before it is sent anything. */
+static void chain(const struct plan *plan, uint32_t n, uint32_t first,
+                  const uint64_t *arrive, uint64_t *ends)
+{
+    uint64_t nic_ns = (plan->loops - 1) * plan->each.chunk_ns + plan->last.chunk_ns;
+    uint64_t fit_ns = STAGED_CHUNKS * plan->each.chunk_ns;
+    uint64_t front = 0; /* when the last message could leave the rank before */
+
+    for (uint32_t d = 0; d < n; d++) {
+        uint32_t i = (first + d) % n, next = (i + 1) % n;
+        uint64_t end = arrive[i];
+
+        if (d) {
+            front += plan->last.hop_ns;
+            if (front > end)
+                end = front;
+        }
+        if (d + 1 < n) {
+            uint64_t ready = arrive[i] > arrive[next] ? arrive[i] : arrive[next];
+            uint64_t sent = ready + nic_ns;
+
+            if (d && front + plan->last.chunk_ns > sent)
+                sent = front + plan->last.chunk_ns;
+            if (plan->loops > STAGED_CHUNKS && sent - fit_ns > end)
+                end = sent - fit_ns;
+            front = sent - plan->last.chunk_ns;
+        }
+        ends[i] = end;
+    }
+}
+
+/* All to all, gather and scatter as NCCL makes them of point-to-point messages: the
+ * busiest NIC sends n - 1 of them. */
+static void star(const struct crystal_transfer_wire *wire,
+                 const struct crystal_transfer_op *op, const uint64_t *arrive,
+                 uint64_t *ends)
+{
+    uint64_t bytes_ns = crystal_transfer_occupy_ns(wire, op->count * op->elt_bytes);
+    uint64_t way_ns = wire->latency_ns + wire->overhead_ns, latest = 0;
+    uint32_t n = op->nranks;
+
+    for (uint32_t i = 0; i < n; i++)
+        if (arrive[i] > latest)
+            latest = arrive[i];
+    for (uint32_t i = 0; i < n; i++) {
+        uint64_t root = arrive[op->root];
+        uint64_t both = arrive[i] > root ? arrive[i] : root;
+
+        if (op->func == CRYSTAL_FUNC_ALLTOALL)
+            ends[i] = latest + (n - 1) * bytes_ns + way_ns;
+        else if (op->func == CRYSTAL_FUNC_GATHER)
+            ends[i] = i == op->root ? latest + bytes_ns + way_ns : both + bytes_ns;
+        else
+            ends[i] = i == op->root ? latest + (n - 1) * bytes_ns
+                                    : both + (n - 1) * bytes_ns + way_ns;
+    }
+}
+
+void crystal_transfer_coll(const struct crystal_transfer_wire *wire,
+                           const struct crystal_transfer_op *op, const uint64_t *arrive,
+                           uint64_t *ends, uint64_t *scratch)
+{
+    uint32_t n = op->nranks;
+    struct plan plan;
+
+    if (n == 1) {
+        ends[0] = arrive[0];
+        return;
+    }
+    if (!is_sliced(op->func) && op->func != CRYSTAL_FUNC_BROADCAST &&
+        op->func != CRYSTAL_FUNC_REDUCE) {
+        star(wire, op, arrive, ends);
+        return;
+    }
+    plan_of(wire, op, &plan);
+    if (!plan.loops) /* nothing to move */
+        memcpy(ends, arrive, n * sizeof *ends);
+    else if (is_sliced(op->func))
+        ring(&plan, n, arrive, ends, scratch);
+    else
+        chain(&plan, n, op->func == CRYSTAL_FUNC_REDUCE ? (op->root + 1) % n : op->root,
+              arrive, ends);
+}
+
+static uint64_t ring_alone(const struct plan *plan)
+{
+    uint64_t sum = 0;
+
+    for (int last = 0; last < 2; last++) {
+        const struct cost *cost = last ? &plan->last : &plan->each;
+        uint64_t nic_ns = cost->steps * cost->chunk_ns;
+        uint64_t got = cost->hop_ns > cost->chunk_ns
+                           ? cost->steps * cost->hop_ns + cost->last_ns
+                           : nic_ns + cost->last_ns + cost->hop_ns - cost->chunk_ns;
+        uint64_t sent = last ? cost->held_ns : nic_ns;
+
+        sum += (last ? 1 : plan->loops - 1) * (got > sent ? got : sent);
+    }
+    return sum;
+}
+
+static uint64_t chain_alone(const struct plan *plan, uint32_t n, uint32_t d)
+{
+    uint64_t before = (plan->loops - 1) * plan->each.chunk_ns;
+    uint64_t got = d ? before + d * plan->last.hop_ns : 0;
+    uint64_t fit_ns = STAGED_CHUNKS * plan->each.chunk_ns, sent;
+
+    if (d + 1 == n || plan->loops <= STAGED_CHUNKS)
+        return got;
+    sent = before + d * plan->last.hop_ns + plan->last.chunk_ns - fit_ns;
+    return got > sent ? got : sent;
+}
+
+uint64_t crystal_transfer_alone_ns(const struct crystal_transfer_wire *wire,
+                                   const struct crystal_transfer_op *op, uint32_t crank)
+{
+    uint64_t bytes_ns = crystal_transfer_occupy_ns(wire, op->count * op->elt_bytes);
+    uint64_t way_ns = wire->latency_ns + wire->overhead_ns;
+    uint32_t n = op->nranks;
+    struct plan plan;
+
+    if (n == 1)
+        return 0;
+    switch (op->func) {
+    case CRYSTAL_FUNC_ALLREDUCE:
+    case CRYSTAL_FUNC_ALLGATHER:
+    case CRYSTAL_FUNC_REDUCESCATTER:
+        plan_of(wire, op, &plan);
+        return plan.loops ? ring_alone(&plan) : 0;
+    case CRYSTAL_FUNC_BROADCAST:
+    case CRYSTAL_FUNC_REDUCE:
+        plan_of(wire, op, &plan);
+        crank += n - op->root - (op->func == CRYSTAL_FUNC_REDUCE);
+        return plan.loops ? chain_alone(&plan, n, crank % n) : 0;
+    case CRYSTAL_FUNC_ALLTOALL:
+        return (n - 1) * bytes_ns + way_ns;
+    case CRYSTAL_FUNC_GATHER:
+        return bytes_ns + (crank == op->root ? way_ns : 0);
+    default:
+        return (n - 1) * bytes_ns + (crank == op->root ? 0 : way_ns);
+    }
+}
+
+uint64_t crystal_transfer_send_ns(const struct crystal_transfer_wire *wire,
+                                  uint64_t bytes)
+{
+    if (bytes <= CRYSTAL_TRANSFER_EAGER_BYTES)
+        return 0;
+    return crystal_transfer_occupy_ns(wire, bytes - CRYSTAL_TRANSFER_EAGER_BYTES);
+}
+
+uint64_t crystal_transfer_recv_ns(const struct crystal_transfer_wire *wire,
+                                  uint64_t bytes)
+{
+    return crystal_transfer_occupy_ns(wire, bytes) + wire->latency_ns +
+           wire->overhead_ns;
+}

@@ -1,0 +1,63 @@
+/* How long one communication operation takes: from the arrivals of its members to their
+ * ends, in closed form.
+ *
+ * The rules are those of single messages. A message of b bytes occupies its sender's
+ * NIC for b / bytes_per_s and arrives latency_ns + overhead_ns after its last byte has
+ * left. In a ring a rank sends message m when it and the next rank have arrived, its
+ * message m - 1 has left, and the message that m passes on (one chunk step earlier,
+ * same slice) has arrived. What depends on what is a graph of which the closed form is
+ * the longest path; it is exact where all chunks have the size of the first one.
+ *
+ * So every message is a rendezvous: it leaves when both sides have arrived.
+ * Pure functions, thread-safe.
+ */
+#ifndef CRYSTAL_TRANSFER_H
+#define CRYSTAL_TRANSFER_H
+
+#include "runtime/nccl_abi.h"
+
+#include <stdint.h>
+
+struct crystal_transfer_wire {
+    uint64_t bytes_per_s; /* 0: bytes cost nothing */
+    uint64_t latency_ns;
+    uint64_t overhead_ns;   /* software cost per message, see the profile */
+    uint32_t channel_count; /* channels of the ring, 1 .. 64 */
+};
+
+struct crystal_transfer_op {
+    enum crystal_func func; /* a collective */
+    uint32_t nranks;        /* at least 1 */
+    uint32_t root;
+    uint64_t count; /* elements as in the API call */
+    uint32_t elt_bytes;
+};
+
+/* Time of bytes on a NIC, rounded up. */
+uint64_t crystal_transfer_occupy_ns(const struct crystal_transfer_wire *wire,
+                                    uint64_t bytes);
+
+/* Ends by crank from arrivals by crank. scratch has 2 * nranks elements; the three
+ * arrays are distinct. O(nranks). */
+void crystal_transfer_coll(const struct crystal_transfer_wire *wire,
+                           const struct crystal_transfer_op *op, const uint64_t *arrive,
+                           uint64_t *ends, uint64_t *scratch);
+
+/* How long the operation takes at crank where all arrive together: the part of its
+ * duration that is no waiting for others. */
+uint64_t crystal_transfer_alone_ns(const struct crystal_transfer_wire *wire,
+                                   const struct crystal_transfer_op *op,
+                                   uint32_t crank);
+
+/* Point-to-point. A sender is done when the rest of its message fits in staging memory:
+ * at once up to this many bytes, without its receiver. */
+#define CRYSTAL_TRANSFER_EAGER_BYTES (8U * 512U * 1024U)
+/* From the moment when both sides have arrived (and the sender's NIC is free) until the
+ * sender is done with more bytes than that; 0 up to then. */
+uint64_t crystal_transfer_send_ns(const struct crystal_transfer_wire *wire,
+                                  uint64_t bytes);
+/* From the same moment until the receiver has all. */
+uint64_t crystal_transfer_recv_ns(const struct crystal_transfer_wire *wire,
+                                  uint64_t bytes);
+
+#endif

@@ -1,0 +1,253 @@
+/* Transfers: exact closed forms, and agreement with a simulation of every single
+ * message for up to 9 ranks with random arrivals.
+ */
+#include "config.h"
+
+#include "runtime/transfer.h"
+
+#include "runtime/ring_schedule.h"
+#include "tests/check.h"
+
+#define RANKS_MAX 9
+
+static uint64_t random_state = 88172645463325252ULL;
+
+static uint64_t next_random(uint64_t limit)
+{
+    random_state ^= random_state << 13;
+    random_state ^= random_state >> 7;
+    random_state ^= random_state << 17;
+    return random_state % limit;
+}
+
+static uint64_t later(uint64_t a, uint64_t b)
+{
+    return a > b ? a : b;
+}
+
+/* Every message by itself. */
+static void simulate(const struct crystal_transfer_wire *wire,
+                     const struct crystal_transfer_op *op, const uint64_t *arrive,
+                     uint64_t *ends)
+{
+    static uint64_t left[RANKS_MAX][4096]; /* message m of rank r has left its NIC */
+    uint32_t n = op->nranks;
+    struct crystal_ring_op ring = {op->func,      n, op->root, op->count,
+                                   op->elt_bytes, 1, 0};
+    int is_chain =
+        op->func == CRYSTAL_FUNC_BROADCAST || op->func == CRYSTAL_FUNC_REDUCE;
+    uint32_t back = is_chain ? 0 : 2; /* message m passes on message m - back */
+    uint32_t first = op->func == CRYSTAL_FUNC_REDUCE ? (op->root + 1) % n : op->root;
+    uint64_t fit = is_chain ? 8 : 4; /* messages in staging memory */
+    uint64_t per_loop = op->func == CRYSTAL_FUNC_ALLREDUCE ? 4 * (n - 1) : 2 * (n - 1);
+    uint64_t way = wire->latency_ns + wire->overhead_ns, most = 0;
+
+    for (uint32_t r = 0; r < n; r++) {
+        uint64_t count = crystal_ring_message_count(&ring, r, 1);
+
+        most = later(most, count);
+        ends[r] = arrive[r];
+    }
+    for (uint64_t m = 0; m < most; m++)
+        for (uint32_t d = 0; d < n; d++) {
+            uint32_t r = is_chain ? (first + d) % n : d, next = (r + 1) % n;
+            uint32_t prev = (r + n - 1) % n;
+            struct crystal_ring_message message;
+            uint64_t start = later(arrive[r], arrive[next]);
+
+            if (m >= crystal_ring_message_count(&ring, r, 1))
+                continue;
+            crystal_ring_message(&ring, r, 1, m, &message);
+            if (m)
+                start = later(start, left[r][m - 1]);
+            if (!is_chain && m >= per_loop && m % per_loop < 2) /* a new loop */
+                start = later(start, left[prev][m - m % per_loop - 1] + way);
+            else if (is_chain ? d > 0 : m >= 2)
+                start = later(start, left[prev][m - back] + way);
+            left[r][m] = start + crystal_transfer_occupy_ns(
+                                     wire, (uint64_t)message.elts * op->elt_bytes);
+            if (m + fit < crystal_ring_message_count(&ring, r, 1))
+                ends[r] = later(ends[r], left[r][m]); /* others wait for its place */
+            ends[next] = later(ends[next], left[r][m] + way);
+        }
+}
+
+static void compare(const struct crystal_transfer_wire *wire,
+                    const struct crystal_transfer_op *op, uint64_t spread_ns,
+                    uint64_t tolerance_ns)
+{
+    uint64_t arrive[RANKS_MAX], want[RANKS_MAX], got[RANKS_MAX], scratch[2 * RANKS_MAX];
+
+    for (uint32_t r = 0; r < op->nranks; r++)
+        arrive[r] = 1000000 + (spread_ns ? next_random(spread_ns) : 0);
+    simulate(wire, op, arrive, want);
+    crystal_transfer_coll(wire, op, arrive, got, scratch);
+    for (uint32_t r = 0; r < op->nranks; r++) {
+        uint64_t off = got[r] > want[r] ? got[r] - want[r] : want[r] - got[r];
+
+        if (off > tolerance_ns)
+            printf("# func %d n %u count %llu latency %llu spread %llu: rank %u\n",
+                   (int)op->func, op->nranks, (unsigned long long)op->count,
+                   (unsigned long long)wire->latency_ns, (unsigned long long)spread_ns,
+                   r);
+        if (off > tolerance_ns)
+            CHECK_EQ(got[r], want[r]);
+    }
+    if (!spread_ns)
+        for (uint32_t r = 0; r < op->nranks; r++)
+            CHECK(got[r] - arrive[r] == crystal_transfer_alone_ns(wire, op, r));
+}
+
+static const enum crystal_func ring_funcs[] = {
+    CRYSTAL_FUNC_ALLREDUCE, CRYSTAL_FUNC_ALLGATHER, CRYSTAL_FUNC_REDUCESCATTER,
+    CRYSTAL_FUNC_BROADCAST, CRYSTAL_FUNC_REDUCE};
+
+/* Chunks of one size: the closed form is exact. */
+static void agrees_with_messages(void)
+{
+    static const uint64_t latencies[] = {0, 1000, 50000, 4000000};
+    static const uint64_t spreads[] = {0, 100000, 20000000, 400000000};
+
+    for (uint32_t n = 2; n <= RANKS_MAX; n++)
+        for (size_t f = 0; f < 5; f++)
+            for (size_t l = 0; l < 4; l++)
+                for (size_t s = 0; s < 4; s++)
+                    for (int loops = 1; loops <= 3; loops++) {
+                        struct crystal_transfer_wire wire = {1000000000, latencies[l],
+                                                             700, 1};
+                        /* whole chunks of 2 MiB or 512 KiB, in floats */
+                        uint64_t chunk = f < 3 ? 1 << 19 : 1 << 17;
+                        struct crystal_transfer_op op = {
+                            ring_funcs[f], n, (uint32_t)next_random(n),
+                            chunk * (uint64_t)loops * (f == 0 ? n : 1), 4};
+
+                        compare(&wire, &op, spreads[s], 0);
+                    }
+}
+
+static void agrees_for_small_tensors(void)
+{
+    /* 64 KiB blocks: one loop, two equal slices of 32 KiB */
+    for (uint32_t n = 2; n <= RANKS_MAX; n++)
+        for (size_t f = 0; f < 3; f++)
+            for (uint64_t spread = 0; spread < 100000000; spread = 10 * spread + 1000) {
+                struct crystal_transfer_wire wire = {125000000, 20000, 0, 1};
+                struct crystal_transfer_op op = {ring_funcs[f], n, 0,
+                                                 16384 * (f == 0 ? n : 1), 4};
+
+                compare(&wire, &op, spread, 0);
+            }
+}
+
+/* Odd sizes leave a last chunk that is smaller: within one chunk of the truth. */
+static void is_close_for_odd_sizes(void)
+{
+    for (int i = 0; i < 3000; i++) {
+        uint32_t n = 2 + (uint32_t)next_random(RANKS_MAX - 1);
+        struct crystal_transfer_wire wire = {1000000000, next_random(200000), 0, 1};
+        struct crystal_transfer_op op = {ring_funcs[next_random(5)], n,
+                                         (uint32_t)next_random(n),
+                                         1 + next_random(3000000), 4};
+        uint64_t chunk_ns = crystal_transfer_occupy_ns(&wire, 2 << 20);
+
+        compare(&wire, &op, 1 + next_random(30000000),
+                3 * chunk_ns + (uint64_t)n * wire.latency_ns);
+    }
+}
+
+static void exact_forms(void)
+{
+    struct crystal_transfer_wire wire = {1000000000, 1000, 0, 1};
+    struct crystal_transfer_op op = {CRYSTAL_FUNC_ALLREDUCE, 2, 0, 32768, 4};
+    uint64_t arrive[4] = {0, 0, 0, 0}, ends[4], scratch[8];
+
+    /* two blocks of 64 KiB, two slices each: 2 steps of 65536 ns on the NIC, then the
+     * way; the NIC is the bottleneck */
+    crystal_transfer_coll(&wire, &op, arrive, ends, scratch);
+    CHECK_EQ(ends[0], 2 * 65536 + 1000);
+    CHECK_EQ(ends[1], 2 * 65536 + 1000);
+    /* a latency that counts: 2 steps of slice + latency, then the last slice */
+    wire.latency_ns = 100000;
+    crystal_transfer_coll(&wire, &op, arrive, ends, scratch);
+    CHECK_EQ(ends[0], 2 * (32768 + 100000) + 32768);
+    /* without a cost an operation ends when the last one arrives */
+    wire.bytes_per_s = 0;
+    wire.latency_ns = 0;
+    op.nranks = 4;
+    arrive[2] = 777;
+    crystal_transfer_coll(&wire, &op, arrive, ends, scratch);
+    for (int r = 0; r < 4; r++)
+        CHECK_EQ(ends[r], 777);
+    op.nranks = 1;
+    arrive[0] = 5;
+    crystal_transfer_coll(&wire, &op, arrive, ends, scratch);
+    CHECK_EQ(ends[0], 5);
+    CHECK_EQ(crystal_transfer_alone_ns(&wire, &op, 0), 0);
+}
+
+static void a_late_rank_delays_those_behind_it(void)
+{
+    struct crystal_transfer_wire wire = {0, 10, 0, 1};
+    struct crystal_transfer_op op = {CRYSTAL_FUNC_BROADCAST, 4, 1, 100, 4};
+    uint64_t arrive[4] = {0, 0, 0, 500}, ends[4], scratch[8];
+
+    /* order 1, 2, 3, 0 */
+    crystal_transfer_coll(&wire, &op, arrive, ends, scratch);
+    CHECK_EQ(ends[1], 0);
+    CHECK_EQ(ends[2], 10);
+    CHECK_EQ(ends[3], 510);
+    CHECK_EQ(ends[0], 520);
+    /* 9 chunks do not fit in staging memory: rank 2 gets rid of its first one when 3 is
+     * there */
+    op.count = 9 * 131072;
+    crystal_transfer_coll(&wire, &op, arrive, ends, scratch);
+    CHECK_EQ(ends[2], 500);
+}
+
+static void point_to_point(void)
+{
+    struct crystal_transfer_wire wire = {1000000000, 5000, 300, 1};
+
+    CHECK_EQ(crystal_transfer_send_ns(&wire, 4000), 0);
+    CHECK_EQ(crystal_transfer_recv_ns(&wire, 4000), 4000 + 5300);
+    CHECK_EQ(crystal_transfer_send_ns(&wire, (4 << 20) + 777), 777);
+    CHECK_EQ(crystal_transfer_recv_ns(&wire, 0), 5300);
+    CHECK_EQ(crystal_transfer_occupy_ns(&wire, 1), 1);
+    wire.bytes_per_s = 3;
+    CHECK_EQ(crystal_transfer_occupy_ns(&wire, 1), 333333334);
+    wire.bytes_per_s = 0;
+    CHECK_EQ(crystal_transfer_occupy_ns(&wire, 1), 0);
+}
+
+static void stars(void)
+{
+    struct crystal_transfer_wire wire = {1000000000, 50, 0, 1};
+    struct crystal_transfer_op op = {CRYSTAL_FUNC_ALLTOALL, 3, 0, 250, 4};
+    uint64_t arrive[3] = {10, 20, 30}, ends[3], scratch[6];
+
+    crystal_transfer_coll(&wire, &op, arrive, ends, scratch);
+    for (int r = 0; r < 3; r++)
+        CHECK_EQ(ends[r], 30 + 2000 + 50);
+    op.func = CRYSTAL_FUNC_GATHER;
+    crystal_transfer_coll(&wire, &op, arrive, ends, scratch);
+    CHECK_EQ(ends[0], 30 + 1000 + 50);
+    CHECK_EQ(ends[1], 20 + 1000);
+    op.func = CRYSTAL_FUNC_SCATTER;
+    op.root = 2;
+    crystal_transfer_coll(&wire, &op, arrive, ends, scratch);
+    CHECK_EQ(ends[2], 30 + 2000);
+    CHECK_EQ(ends[0], 30 + 2000 + 50);
+}
+
+int main(void)
+{
+    check_begin();
+    CHECK_RUN(exact_forms);
+    CHECK_RUN(a_late_rank_delays_those_behind_it);
+    CHECK_RUN(agrees_with_messages);
+    CHECK_RUN(agrees_for_small_tensors);
+    CHECK_RUN(is_close_for_odd_sizes);
+    CHECK_RUN(point_to_point);
+    CHECK_RUN(stars);
+    return check_end();
+}
