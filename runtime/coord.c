@@ -74,7 +74,7 @@ static void on_stuck(void *context)
     fail_with(coord, &err);
 }
 
-static void watch_for_stuck(struct crystal_coord *coord)
+void crystal_coord_watch(struct crystal_coord *coord)
 {
     if (coord->exchange && crystal_exchange_is_stuck(coord->exchange))
         crystal_timer_start(&coord->stuck_timer, coord->loop, STUCK_NS, on_stuck,
@@ -164,6 +164,7 @@ static void stage_clear(struct crystal_coord *coord)
     crystal_timer_stop(&coord->stuck_timer);
     crystal_timer_stop(&coord->reset_timer);
     crystal_coord_forget_forges(coord);
+    crystal_coord_forget_inits(coord);
     crystal_exchange_destroy(coord->exchange);
     coord->exchange = NULL;
     crystal_groups_destroy(coord->groups);
@@ -388,8 +389,7 @@ static int on_exchange(struct client *c, const struct crystal_message_head *head
         if (body->bytes != sizeof init)
             return -EBADMSG;
         memcpy(&init, body->data, sizeof init);
-        rc = crystal_exchange_comm_init(coord->exchange, c->lrank, head->request, &init,
-                                        &err);
+        crystal_coord_comm_init(coord, c->lrank, head->request, &init);
         break;
     case CRYSTAL_MSG_OPS:
         rc = crystal_exchange_ops(coord->exchange, c->lrank, head->request, body, &err);
@@ -400,7 +400,7 @@ static int on_exchange(struct client *c, const struct crystal_message_head *head
     if (rc < 0)
         fail_with(coord, &err);
     else if (!coord->failed)
-        watch_for_stuck(coord);
+        crystal_coord_watch(coord);
     return 0;
 }
 
@@ -440,7 +440,7 @@ static void leave_stage(struct client *c)
     if (c->role == CRYSTAL_ROLE_RANK && coord->exchange) {
         crystal_exchange_leave(coord->exchange, c->lrank);
         if (!coord->failed)
-            watch_for_stuck(coord);
+            crystal_coord_watch(coord);
     }
     if (coord->finishing && coord->finish_timer.loop && !has_agents(coord))
         crystal_timer_start(&coord->finish_timer, coord->loop, 0, finish_now, coord);

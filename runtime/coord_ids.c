@@ -130,6 +130,8 @@ static void id_set(struct crystal_coord *coord, const struct crystal_store_match
                                members.count ? members.lranks : NULL, members.count,
                                &err) < 0)
         crystal_coord_fail(coord, crystal_error_text(&err));
+    else
+        crystal_coord_id_learned(coord);
 }
 
 static void ask_agent(struct crystal_coord *coord, const char *key, size_t key_bytes,

@@ -54,6 +54,8 @@ struct crystal_coord {
     struct crystal_groups *groups;
     struct crystal_exchange *exchange; /* capture only */
     struct forge *forges;
+    struct held_init *held_inits; /* questions for ids that are not known yet */
+    struct crystal_timer held_timer;
     uint32_t next_forge;
     struct crystal_timer stuck_timer, reset_timer;
 
@@ -68,6 +70,17 @@ struct crystal_coord {
 
 /* coord.c: ends the stage with a sentence, once; everybody is told. */
 void crystal_coord_fail(struct crystal_coord *coord, const char *sentence);
+
+/* coord.c: looks whether the live ranks wait for ever. */
+void crystal_coord_watch(struct crystal_coord *coord);
+
+/* coord_init.c: COMM_INIT. */
+void crystal_coord_comm_init(struct crystal_coord *coord, uint32_t lrank,
+                             uint32_t request,
+                             const struct crystal_msg_comm_init *init);
+/* The exchange has learned an id. */
+void crystal_coord_id_learned(struct crystal_coord *coord);
+void crystal_coord_forget_inits(struct crystal_coord *coord);
 
 /* coord_ids.c: the store's hooks and the ids of communicators. */
 extern const struct crystal_store_hooks crystal_coord_store_hooks;

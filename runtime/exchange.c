@@ -129,6 +129,11 @@ static struct comm *comm_find(const struct crystal_exchange *x, const uint8_t *i
     return NULL;
 }
 
+int crystal_exchange_knows(const struct crystal_exchange *x, const uint8_t *id)
+{
+    return comm_find(x, id) != NULL;
+}
+
 static struct member *member_add(struct comm *m, uint32_t lrank, uint32_t crank)
 {
     struct member *more;

@@ -46,6 +46,9 @@ int crystal_exchange_learn(struct crystal_exchange *x, const uint8_t *id,
                            const char *name, const uint32_t *members, uint32_t nranks,
                            struct crystal_error *err);
 
+/* 1 where learn was told of the id, or a rank has asked for it. */
+int crystal_exchange_knows(const struct crystal_exchange *x, const uint8_t *id);
+
 /* The calls of a rank. A negative value with its sentence ends the stage. */
 int crystal_exchange_join(struct crystal_exchange *x, uint32_t lrank);
 int crystal_exchange_comm_init(struct crystal_exchange *x, uint32_t lrank,

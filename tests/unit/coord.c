@@ -429,6 +429,62 @@ static void group_with_one_live_member(void)
 }
 
 /* A ring of messages on the world: receives are posted before the sends of others. */
+/* The question for a communicator overtakes the SET of its id. */
+struct late_set {
+    const struct job *job;
+    char key[64];
+    uint8_t id[NCCL_UNIQUE_ID_BYTES];
+};
+
+static void *set_later(void *context)
+{
+    const struct late_set *late = context;
+    const struct timespec pause = {0, 50000000};
+
+    (void)nanosleep(&pause, NULL);
+    put(late->job, late->key, late->id, sizeof late->id);
+    return NULL;
+}
+
+static void id_after_its_question_of(struct rank *r)
+{
+    struct late_set late = {.job = r->job, .id = {9, (uint8_t)r->lrank}};
+    char group[64], list[64];
+    pthread_t thread;
+
+    (void)snprintf(group, sizeof group, "/crystal/group/%u", 20 + r->lrank);
+    (void)snprintf(list, sizeof list, "%u,%u,%u,%u", r->lrank, 4 + r->lrank,
+                   8 + r->lrank, 12 + r->lrank);
+    put(r->job, group, list, strlen(list));
+    (void)snprintf(late.key, sizeof late.key, "/default_pg/%u//cpu//0", 20 + r->lrank);
+    CHECK_EQ(pthread_create(&thread, NULL, set_later, &late), 0);
+    (void)join_comm(r->client, late.id, 4, 0);
+    (void)pthread_join(thread, NULL);
+}
+
+static void id_after_its_question(void)
+{
+    char text[1024] = "", path[96];
+    struct job j;
+    FILE *f;
+
+    job_start(&j, 1);
+    run_ranks(&j, id_after_its_question_of);
+    (void)snprintf(path, sizeof path, "%s/comms.tab", j.path);
+    f = fopen(path, "r");
+    CHECK(f && fread(text, 1, sizeof text - 1, f) > 0);
+    for (unsigned r = 0; r < LIVE; r++) {
+        char line[96];
+
+        (void)snprintf(line, sizeof line, "/default_pg/%u//cpu//0\t4\t%u,%u,%u,%u\n",
+                       20 + r, r, 4 + r, 8 + r, 12 + r);
+        CHECK_HAS(text, line);
+    }
+    if (f)
+        (void)fclose(f);
+    job_stop(&j, 1);
+}
+
 static void ring_of_a_rank(struct rank *r)
 {
     struct crystal_error err = {0};
@@ -532,7 +588,7 @@ static void counters_of_absent_ranks(void)
     CHECK_EQ(store_add(fd, "/default_pg/store_based_barrier_key:3", 1), 13);
     CHECK_EQ(store_add(fd, "/default_pg/store_based_barrier_key:3", 0), 13);
     put(&j, "/crystal/group/5", "1,5,9", 5);
-    CHECK_EQ(store_add(fd, "/default_pg/0//5//store_based_barrier_key:5", 1), 3);
+    CHECK_EQ(store_add(fd, "/default_pg/5//store_based_barrier_key:5", 1), 3);
     CHECK_EQ(store_add(fd, "/other", 1), 1);
     store_set(fd, "/exception_dump", "1", 1);
     request_raw(&r, check, sizeof check);
@@ -1004,6 +1060,7 @@ int main(void)
     check_begin();
     CHECK_RUN(collectives);
     CHECK_RUN(group_with_one_live_member);
+    CHECK_RUN(id_after_its_question);
     CHECK_RUN(sends_and_receives);
     CHECK_RUN(large_tensors);
     CHECK_RUN(hints);
