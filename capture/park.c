@@ -546,6 +546,8 @@ static ncclResult_t enqueue(uint8_t func, const void *send, void *recv, size_t c
     if (is_in_place(func, send, recv, count * crystal_dtype_bytes(datatype),
                     comm->crank))
         call.flags = CRYSTAL_OP_FLAG_IN_PLACE;
+    if (func == CRYSTAL_FUNC_BROADCAST && call.flags && call.peer == comm->crank)
+        recv_bytes = 0; /* the root has it already */
     op.client.op.comm = comm->number;
     op.client.op.func = func;
     op.client.op.dtype = (uint8_t)datatype;

@@ -791,13 +791,19 @@ ncclResult_t pass_event_query(crystal_event_t event)
 static void drain(void)
 {
     struct pass_stream *s;
+    uint64_t dropped = 0;
 
     rec_lock();
     s = pass.all_streams;
     rec_unlock();
     for (; s; s = s->next)
         if (s->lane)
-            pass_lane_drain(s->lane, DRAIN_MS);
+            dropped += pass_lane_drain(s->lane, DRAIN_MS);
+    if (dropped)
+        crystal_log(CRYSTAL_LOG_WARNING, "pass",
+                    "more than 900 operations of a stream were under way at once, "
+                    "recording %llu without their ends",
+                    (unsigned long long)dropped);
 }
 
 void pass_iteration_hint(void)

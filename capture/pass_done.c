@@ -1,7 +1,7 @@
-/* See pass_done.h. The issuing thread and the lane's thread share a ring: notes are
- * added at `added`, taken at `taken`. The lock is held for a few instructions; the
- * issuing thread signals only when the lane's thread sleeps, which it does not while
- * operations follow one another.
+/* See pass_done.h. A ring between issuing threads and the lane's thread, without a
+ * lock: a note's number is claimed, the note filled, and its `ready` set to its number
+ * + 1. The lane's thread sleeps on a futex only when nothing is ready; the issuing
+ * thread makes a system call only to wake it.
  */
 #include "config.h"
 
@@ -10,70 +10,127 @@
 #include "capture/recorder.h"
 
 #include <errno.h>
+#include <linux/futex.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
 #include <time.h>
+#include <unistd.h>
 
-#define NOTES 1024 /* under way per stream; a power of two */
+#define NOTES  1024 /* under way per stream; a power of two */
+#define MARGIN 64   /* more threads do not issue on one stream at once */
+#define BATCH  64   /* DONE records per turn at the recorder's lock */
+#define LOOKS                                                               \
+    100 /* before sleeping, a few us: less than falling asleep costs, and a \
+           burst of calls finds the thread awake */
+
+#define CACHE_LINE 64 /* what two threads write stays apart */
 
 struct note {
+    _Alignas(CACHE_LINE) _Atomic uint32_t ready; /* number + 1; release and acquire */
+    int last;
     crystal_event_t event; /* owned by the ring, made once */
     uint64_t record;
     uint64_t issue_ns;
-    int last;
 };
 
 struct pass_lane {
     const struct pass_done_library *library;
     ncclStream_t stream;
-    pthread_mutex_t lock;   /* added, taken, is_asleep */
-    pthread_cond_t changed; /* a note was added to an empty ring; the ring is empty */
-    uint32_t added, taken;  /* count up without end */
-    int is_asleep;
-    uint64_t ended_ns; /* of the last operation; the lane's thread only */
+    /* issuing threads */
+    _Alignas(CACHE_LINE) _Atomic uint32_t claimed; /* numbers given out, without end */
+    _Atomic uint32_t taken_seen;                   /* an old value of taken; relaxed */
+    _Atomic uint64_t dropped; /* operations that get no DONE record */
+    /* both */
+    _Alignas(CACHE_LINE) _Atomic uint32_t is_asleep; /* the futex; sequentially
+                                                        consistent with `ready` */
+    _Alignas(CACHE_LINE) _Atomic uint32_t taken;     /* numbers settled */
+    /* the lane's thread only */
+    uint64_t ended_ns; /* of the last operation */
+    uint32_t done_count;
+    struct crystal_op done[BATCH];
     struct note notes[NOTES];
 };
 
-/* Waits for the event of notes[from .. to] and writes what they were. */
+static void flush_done(struct pass_lane *lane)
+{
+    recorder_append_all(recorder_get(), lane->done, lane->done_count);
+    lane->done_count = 0;
+}
+
+/* Waits for the event of note `to` and writes what from .. to were. */
 static void settle(struct pass_lane *lane, uint32_t from, uint32_t to)
 {
-    struct recorder *r = recorder_get();
     ncclResult_t result =
         lane->library->event_synchronize(lane->notes[to % NOTES].event);
-    uint64_t end_ns = recorder_now_ns(r);
+    uint64_t end_ns = recorder_now_ns(recorder_get());
 
     for (uint32_t i = from; i != to + 1; i++) {
         const struct note *note = &lane->notes[i % NOTES];
-        uint64_t begin_ns =
-            note->issue_ns > lane->ended_ns ? note->issue_ns : lane->ended_ns;
 
-        if (result == ncclSuccess) /* what failed has no duration */
-            recorder_done(r, note->record, begin_ns, end_ns);
+        if (result != ncclSuccess || !note->record)
+            continue; /* what failed has no duration */
+        lane->done[lane->done_count++] = (struct crystal_op){
+            .kind = CRYSTAL_OP_DONE,
+            .peer = (uint32_t)note->record,
+            .value = note->issue_ns > lane->ended_ns ? note->issue_ns : lane->ended_ns,
+            .t_ns = end_ns};
+        if (lane->done_count == BATCH)
+            flush_done(lane);
     }
     lane->ended_ns = end_ns;
+}
+
+static int is_ready(struct pass_lane *lane, uint32_t number)
+{
+    return atomic_load(&lane->notes[number % NOTES].ready) == number + 1;
+}
+
+/* Sleeps until note `number` is ready. */
+static void sleep_until_ready(struct pass_lane *lane, uint32_t number)
+{
+    for (;;) {
+        atomic_store(&lane->is_asleep, 1);
+        if (is_ready(lane, number))
+            break;
+        (void)syscall(SYS_futex, &lane->is_asleep, FUTEX_WAIT_PRIVATE, 1, NULL, NULL,
+                      0); /* EAGAIN and EINTR: look again */
+    }
+    atomic_store(&lane->is_asleep, 0);
+}
+
+/* A tenth of a microsecond or so, off the caches. */
+static void relax(void)
+{
+    for (int i = 0; i < 10; i++) {
+#if defined(__x86_64__)
+        __builtin_ia32_pause();
+#elif defined(__aarch64__)
+        __asm__ volatile("isb" ::: "memory");
+#endif
+    }
 }
 
 static void *lane_main(void *argument)
 {
     struct pass_lane *lane = argument;
+    uint32_t from = 0, to = 0;
 
-    (void)pthread_mutex_lock(&lane->lock);
     for (;;) {
-        uint32_t to = lane->taken;
-
-        while (to != lane->added && !lane->notes[to % NOTES].last)
-            to++;
-        if (to == lane->added) { /* nothing, or a group that is not complete yet */
-            lane->is_asleep = 1;
-            (void)pthread_cond_broadcast(&lane->changed);
-            (void)pthread_cond_wait(&lane->changed, &lane->lock);
-            lane->is_asleep = 0;
-            continue;
+        for (int i = 0; i < LOOKS && !is_ready(lane, to); i++)
+            relax();
+        if (!is_ready(lane, to)) {
+            flush_done(lane);
+            sleep_until_ready(lane, to);
         }
-        (void)pthread_mutex_unlock(&lane->lock);
-        settle(lane, lane->taken, to);
-        (void)pthread_mutex_lock(&lane->lock);
-        lane->taken = to + 1;
+        if (lane->notes[to % NOTES].last) {
+            settle(lane, from, to);
+            from = to + 1;
+            atomic_store_explicit(&lane->taken, from, memory_order_release);
+        }
+        to++;
     }
     return NULL;
 }
@@ -88,7 +145,7 @@ static void lane_free(struct pass_lane *lane)
 struct pass_lane *pass_lane_create(const struct pass_done_library *library,
                                    ncclStream_t stream, struct crystal_error *err)
 {
-    struct pass_lane *lane = calloc(1, sizeof *lane);
+    struct pass_lane *lane = aligned_alloc(CACHE_LINE, sizeof *lane);
     sigset_t all, before;
     pthread_t thread;
     int code = 0;
@@ -97,10 +154,9 @@ struct pass_lane *pass_lane_create(const struct pass_done_library *library,
         (void)crystal_error_set(err, ENOMEM, "recorder: out of memory");
         return NULL;
     }
+    memset(lane, 0, sizeof *lane);
     lane->library = library;
     lane->stream = stream;
-    (void)pthread_mutex_init(&lane->lock, NULL); /* cannot fail on Linux, like cond */
-    (void)pthread_cond_init(&lane->changed, NULL);
     for (unsigned i = 0; i < NOTES; i++)
         if (library->event_create(&lane->notes[i].event) != ncclSuccess) {
             lane->notes[i].event = NULL;
@@ -124,46 +180,39 @@ struct pass_lane *pass_lane_create(const struct pass_done_library *library,
 void pass_lane_note(struct pass_lane *lane, uint64_t record, uint64_t issue_ns,
                     int last)
 {
+    uint32_t claimed = atomic_load_explicit(&lane->claimed, memory_order_relaxed);
+    uint32_t taken = atomic_load_explicit(&lane->taken_seen, memory_order_relaxed);
+    uint32_t room = NOTES - (last ? MARGIN : 2 * MARGIN);
     struct note *note;
-    uint32_t at;
 
-    (void)pthread_mutex_lock(&lane->lock);
-    at = lane->added;
-    if (at - lane->taken >= NOTES - 1 &&
-        !last) { /* one stays free for a group's last */
-        (void)pthread_mutex_unlock(&lane->lock);
+    if (claimed - taken >= room) {
+        taken = atomic_load_explicit(&lane->taken, memory_order_acquire);
+        atomic_store_explicit(&lane->taken_seen, taken, memory_order_relaxed);
+    }
+    if (claimed - taken >= room) {
+        atomic_fetch_add_explicit(&lane->dropped, 1, memory_order_relaxed);
         return;
     }
-    if (at - lane->taken >= NOTES) {
-        (void)pthread_mutex_unlock(&lane->lock);
-        return;
-    }
-    (void)pthread_mutex_unlock(&lane->lock);
-    note = &lane->notes[at % NOTES]; /* ours until `added` says so */
+    claimed = atomic_fetch_add_explicit(&lane->claimed, 1, memory_order_relaxed);
+    note = &lane->notes[claimed % NOTES];
     note->record = record;
     note->issue_ns = issue_ns;
     note->last = last;
     if (last && lane->library->event_record(note->event, lane->stream) != ncclSuccess)
-        return; /* the program learns of it from its own waits */
-    (void)pthread_mutex_lock(&lane->lock);
-    lane->added = at + 1;
-    if (lane->is_asleep && last)
-        (void)pthread_cond_broadcast(&lane->changed);
-    (void)pthread_mutex_unlock(&lane->lock);
+        note->record = 0; /* the program learns of it from its own waits */
+    atomic_store(&note->ready, claimed + 1);
+    if (atomic_load(&lane->is_asleep) && atomic_exchange(&lane->is_asleep, 0))
+        (void)syscall(SYS_futex, &lane->is_asleep, FUTEX_WAKE_PRIVATE, 1, NULL, NULL,
+                      0);
 }
 
-void pass_lane_drain(struct pass_lane *lane, int timeout_ms)
+uint64_t pass_lane_drain(struct pass_lane *lane, int timeout_ms)
 {
     const struct timespec pause = {0, 1000000};
 
-    while (timeout_ms-- > 0) {
-        int is_empty;
-
-        (void)pthread_mutex_lock(&lane->lock);
-        is_empty = lane->taken == lane->added && lane->is_asleep;
-        (void)pthread_mutex_unlock(&lane->lock);
-        if (is_empty)
-            return;
+    while (timeout_ms-- > 0 &&
+           (atomic_load(&lane->taken) != atomic_load(&lane->claimed) ||
+            !atomic_load(&lane->is_asleep)))
         (void)nanosleep(&pause, NULL);
-    }
+    return atomic_load(&lane->dropped);
 }

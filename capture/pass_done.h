@@ -27,10 +27,12 @@ struct pass_lane *pass_lane_create(const struct pass_done_library *library,
                                    ncclStream_t stream, struct crystal_error *err);
 /* Notes the operation of trace record `record`, issued at issue_ns. last = 1: an event
  * is recorded behind it, which stands for those noted before it, too. Where too many
- * are under way the operation gets no DONE record. One issuing thread at a time. */
+ * are under way the operation gets no DONE record. record is not 0. Thread-safe, no
+ * lock, no allocation. */
 void pass_lane_note(struct pass_lane *lane, uint64_t record, uint64_t issue_ns,
                     int last);
-/* Waits, at most timeout_ms, until all that was noted has ended. */
-void pass_lane_drain(struct pass_lane *lane, int timeout_ms);
+/* Waits, at most timeout_ms, until all that was noted has ended. Returns how many
+ * operations got no DONE record for want of room. */
+uint64_t pass_lane_drain(struct pass_lane *lane, int timeout_ms);
 
 #endif

@@ -248,15 +248,15 @@ void recorder_waited(struct recorder *r, enum crystal_op_kind kind, uint32_t eve
     (void)recorder_append(r, &op);
 }
 
-void recorder_done(struct recorder *r, uint64_t record, uint64_t begin_ns,
-                   uint64_t end_ns)
+void recorder_append_all(struct recorder *r, const struct crystal_op *ops,
+                         uint32_t count)
 {
-    struct crystal_op op = {.kind = CRYSTAL_OP_DONE,
-                            .peer = (uint32_t)record,
-                            .value = begin_ns,
-                            .t_ns = end_ns};
-
-    (void)recorder_append(r, &op);
+    if (!count)
+        return;
+    (void)pthread_mutex_lock(&r->lock);
+    for (uint32_t i = 0; i < count; i++)
+        (void)append_locked(r, &ops[i]);
+    (void)pthread_mutex_unlock(&r->lock);
 }
 
 void recorder_alloc(struct recorder *r, uint64_t bytes, int is_free)

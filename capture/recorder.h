@@ -80,8 +80,9 @@ void recorder_event(struct recorder *r, enum crystal_op_kind kind, uint32_t even
  */
 void recorder_waited(struct recorder *r, enum crystal_op_kind kind, uint32_t event,
                      uint16_t stream, uint64_t from_ns);
-void recorder_done(struct recorder *r, uint64_t record, uint64_t begin_ns,
-                   uint64_t end_ns);
+/* Several at once, under one lock. */
+void recorder_append_all(struct recorder *r, const struct crystal_op *ops,
+                         uint32_t count);
 void recorder_alloc(struct recorder *r, uint64_t bytes, int is_free);
 /* Counts and writes HINT, flushes; returns how many so far. */
 uint64_t recorder_hint(struct recorder *r);

@@ -28,16 +28,37 @@ static int is_other_file(const struct stat *before, const char *path)
                                      now.st_mtim.tv_nsec != before->st_mtim.tv_nsec);
 }
 
+/* What a coordinator that did not come up said last, as our sentence. */
+static void coord_sentence(const char *log, const struct crystal_launch_end *end,
+                           struct crystal_error *err)
+{
+    static const char prefix[] = "crystal: ";
+    char line[1024], last[1024] = "", how[128];
+    FILE *file = fopen(log, "re");
+
+    while (file && fgets(line, sizeof line, file))
+        memcpy(last, line, sizeof last);
+    if (file)
+        (void)fclose(file); /* read-only */
+    last[strcspn(last, "\n")] = 0;
+    crystal_launch_end_text(end, how, sizeof how);
+    if (strncmp(last, prefix, sizeof prefix - 1) == 0)
+        (void)crystal_error_set(err, ECHILD, "%s", last + sizeof prefix - 1);
+    else
+        (void)crystal_error_set(err, ECHILD, "the coordinator %s; see %s", how, log);
+}
+
 struct crystal_launch *stage_coord_start(const char *job_dir, struct crystal_error *err)
 {
     char *argv[] = {(char *)"/proc/self/exe", (char *)"coord", (char *)"--job",
                     (char *)(uintptr_t)job_dir, NULL};
-    struct crystal_launch_rank coord = {.argv = argv};
+    char path[PATH_MAX], log[PATH_MAX];
+    struct crystal_launch_rank coord = {.argv = argv, .log_path = log};
     struct crystal_launch *launch;
     struct stat before = {0};
-    char path[PATH_MAX];
 
-    if (snprintf(path, sizeof path, "%s/coord", job_dir) >= (int)sizeof path) {
+    if (snprintf(path, sizeof path, "%s/coord", job_dir) >= (int)sizeof path ||
+        snprintf(log, sizeof log, "%s/log/coord.log", job_dir) >= (int)sizeof log) {
         (void)crystal_error_set(err, ENAMETOOLONG, "%s: path too long", job_dir);
         return NULL;
     }
@@ -50,20 +71,16 @@ struct crystal_launch *stage_coord_start(const char *job_dir, struct crystal_err
          waited_ms += COORD_PAUSE_MS) {
         struct crystal_launch_end end;
         int signal, got = crystal_launch_wait(launch, COORD_PAUSE_MS, &end, &signal);
-        char how[128];
 
         if (got == 0 && waited_ms < COORD_READY_MS)
             continue;
         if (got == 0)
-            (void)crystal_error_set(err, ETIMEDOUT,
-                                    "the coordinator is not ready "
-                                    "after 30 s");
+            (void)crystal_error_set(
+                err, ETIMEDOUT, "the coordinator is not ready after 30 s; see %s", log);
         else if (got < 0)
             (void)crystal_error_set(err, EINTR, "stopped by signal %d", signal);
-        else {
-            crystal_launch_end_text(&end, how, sizeof how);
-            (void)crystal_error_set(err, ECHILD, "the coordinator %s", how);
-        }
+        else
+            coord_sentence(log, &end, err);
         goto err;
     }
     return launch;
@@ -122,9 +139,24 @@ static void help(enum stage_kind kind, FILE *out)
             stage_name(kind), what[kind]);
 }
 
+static int run_stage(struct stage *stage)
+{
+    struct crystal_error err = {0};
+
+    if (stage_begin(stage, 0, &err))
+        return stage_failed(stage, &err);
+    crystal_log(CRYSTAL_LOG_INFO, stage->name, "%u of %u ranks",
+                stage->kind == STAGE_CAPTURE ? stage->layout.live_count
+                                             : stage->layout.sandbox_count,
+                stage->layout.lrank_count);
+    return stage->kind == STAGE_CAPTURE ? stage_capture(stage)
+           : stage->kind == STAGE_PLAN  ? stage_plan(stage)
+                                        : stage_emulate(stage, 0);
+}
+
 static int run(enum stage_kind kind, const char *job_dir, char **program)
 {
-    struct crystal_launch *coord = NULL;
+    struct crystal_launch *coord;
     struct crystal_error err = {0};
     struct stage stage;
     int code;
@@ -133,21 +165,20 @@ static int run(enum stage_kind kind, const char *job_dir, char **program)
         crystal_log(CRYSTAL_LOG_ERROR, stage_name(kind), "%s", err.text);
         return CRYSTAL_EXIT_USAGE;
     }
-    coord = stage_coord_start(stage.job_dir, &err);
-    if (!coord || stage_begin(&stage, 0, &err)) {
-        code = stage_failed(&stage, &err);
+    coord = crystal_jobdir_mkdir(stage.dir, "log", &err)
+                ? NULL
+                : stage_coord_start(stage.job_dir, &err);
+    if (coord) {
+        code = run_stage(&stage);
     } else {
-        crystal_log(CRYSTAL_LOG_INFO, stage.name, "%u of %u ranks",
-                    kind == STAGE_CAPTURE ? stage.layout.live_count
-                                          : stage.layout.sandbox_count,
-                    stage.layout.lrank_count);
-        code = kind == STAGE_CAPTURE ? stage_capture(&stage)
-               : kind == STAGE_PLAN  ? stage_plan(&stage)
-                                     : stage_emulate(&stage, 0);
+        crystal_log(CRYSTAL_LOG_ERROR, stage.name, "%s", err.text);
+        code = CRYSTAL_EXIT_STAGE;
     }
     stage_close(&stage);
-    if (coord && !code && stage_coord_finish(coord, job_dir, &err))
-        crystal_log(CRYSTAL_LOG_WARNING, stage_name(kind), "%s, ignoring it", err.text);
+    if (coord && !code && stage_coord_finish(coord, job_dir, &err)) {
+        crystal_log(CRYSTAL_LOG_ERROR, stage_name(kind), "%s", err.text);
+        code = CRYSTAL_EXIT_STAGE;
+    }
     crystal_launch_destroy(coord);
     return code;
 }

@@ -11,6 +11,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -318,13 +319,11 @@ int stage_start_ranks(struct stage *stage, const uint32_t *lranks, uint32_t coun
     return code;
 }
 
-/* A rank has failed: the sentence of whoever knows more about it, the coordinator
- * (mismatch, another rank lost before) or we (what ended the process). */
+/* What is known of the first rank that failed. */
 static int rank_failed(struct stage *stage, const struct crystal_launch_end *end,
                        struct crystal_error *err)
 {
     char how[128], log[PATH_MAX];
-    struct crystal_error stop = {0};
 
     stage->code = end->code;
     crystal_launch_end_text(end, how, sizeof how);
@@ -333,11 +332,46 @@ static int rank_failed(struct stage *stage, const struct crystal_launch_end *end
         show_log_tail(log);
     else
         log[0] = 0;
-    if (!end->signal &&
-        crystal_client_wait_stop(stage->client, STOP_MS, &stop) == -ECANCELED)
-        return crystal_error_set(err, ECANCELED, "%s", stop.text);
     return crystal_error_set(err, ECANCELED, "rank %u %s%s%s", end->lrank, how,
                              log[0] ? "; see " : "", log);
+}
+
+/* The rank whose connection the coordinator has lost, UINT32_MAX if that is not what
+ * its sentence says. */
+static uint32_t lost_rank(const char *sentence)
+{
+    unsigned lrank;
+    char after;
+
+    return sscanf(sentence, "coordinator: rank %u (pid %*u) die%c", &lrank, &after) == 2
+               ? (uint32_t)lrank
+               : UINT32_MAX;
+}
+
+/* Something ended the stage: a rank (end) or the coordinator (end NULL). One cause is
+ * told, that of whoever knows more: of a rank's death we, of everything else the
+ * coordinator. */
+static int stage_ended(struct stage *stage, const struct crystal_launch_end *end,
+                       struct crystal_error *err)
+{
+    struct crystal_error stop = {0};
+    struct crystal_launch_end other;
+    uint32_t lost;
+    int signal;
+
+    if (end && end->signal && end->signal != SIGABRT)
+        return rank_failed(stage, end, err);
+    if (crystal_client_wait_stop(stage->client, end ? STOP_MS : 0, &stop) != -ECANCELED)
+        return rank_failed(stage, end, err);
+    lost = lost_rank(stop.text);
+    if (end && end->lrank == lost)
+        return rank_failed(stage, end, err);
+    while (lost != UINT32_MAX && crystal_launch_running(stage->launch) &&
+           crystal_launch_wait(stage->launch, STOP_MS, &other, &signal) == 1)
+        if (other.lrank == lost && other.code)
+            return rank_failed(stage, &other, err);
+    stage->was_told = 1;
+    return crystal_error_set(err, ECANCELED, "%s", stop.text);
 }
 
 int stage_wait_ranks(struct stage *stage, stage_check_fn check, void *context,
@@ -355,9 +389,9 @@ int stage_wait_ranks(struct stage *stage, stage_check_fn check, void *context,
             code = crystal_error_set(err, EINTR, "stopped by signal %d (%s)", signal,
                                      strsignal(signal));
         } else if (got > 0 && end.code) {
-            code = rank_failed(stage, &end, err);
-        } else if (crystal_client_wait_stop(stage->client, 0, err) == -ECANCELED) {
-            code = -ECANCELED;
+            code = stage_ended(stage, &end, err);
+        } else if (crystal_client_wait_stop(stage->client, 0, NULL) == -ECANCELED) {
+            code = stage_ended(stage, NULL, err);
         } else if (check) {
             code = check(context, err);
         }
@@ -390,7 +424,7 @@ int stage_wait_job(struct stage *stage, stage_check_fn check, void *context,
 int stage_failed(struct stage *stage, const struct crystal_error *err)
 {
     crystal_log(CRYSTAL_LOG_ERROR, stage->name, "%s", crystal_error_text(err));
-    if (stage->client)
+    if (stage->client && !stage->was_told)
         (void)crystal_client_fail(stage->client, crystal_error_text(err));
     return stage->stop_signal ? 128 + stage->stop_signal : CRYSTAL_EXIT_STAGE;
 }

@@ -39,6 +39,7 @@ struct stage {
     struct stage_env env; /* the same for all ranks of this node */
     /* outcome */
     int stop_signal; /* this process was asked to stop */
+    int was_told;    /* the coordinator has the sentence already */
     int code;        /* exit code of the first rank that failed, 0 = none */
 };
 
