@@ -816,6 +816,8 @@ static void a_rank_that_has_ended_is_named(void)
     for (uint32_t i = 0; i < LIVE; i++) {
         ranks[i] =
             (struct rank){.job = &j, .lrank = i, .body = lonely_receive_of_a_rank};
+        ranks[i].client = job_rank(&j, i);
+        CHECK(ranks[i].client);
         CHECK_EQ(pthread_create(&ranks[i].thread, NULL, rank_main, &ranks[i]), 0);
     }
     for (uint32_t i = 0; i < LIVE; i++)
