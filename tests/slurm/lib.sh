@@ -1,0 +1,150 @@
+# Shared by the Slurm tests: a private cluster per test script, TAP output, checks.
+#
+#   . "$CRYSTAL_SRCDIR/tests/slurm/lib.sh"
+#   cluster_begin 4
+#   run srun hostname; is "exit code" "$code" 0; has "output" "$out" "$(uname -n)"
+#   done_testing
+#
+# run: runs a command with at most 60 s; $code, $out (standard output), $err (standard
+# error). CRYSTAL_CLUSTER_OPTIONS is passed to `cluster start`.
+set -u
+: "${CRYSTAL_SRCDIR:=$(cd "$(dirname "$0")/../.." && pwd)}"
+: "${CRYSTAL_BUILDDIR:=$CRYSTAL_SRCDIR/build}"
+export CRYSTAL_SRCDIR CRYSTAL_BUILDDIR
+cluster=$CRYSTAL_SRCDIR/contrib/cluster/cluster
+test_count=0 test_failed=0 work=''
+
+pass() { test_count=$((test_count + 1)); echo "ok $test_count - $1"; }
+fail() { # NAME DETAIL...
+    test_count=$((test_count + 1)) test_failed=$((test_failed + 1))
+    echo "not ok $test_count - $1"
+    shift
+    printf '%s\n' "$@" | sed 's/^/#   /'
+}
+is() { # NAME GOT WANT
+    if [ "$2" = "$3" ]; then pass "$1"; else fail "$1" "got:  $2" "want: $3"; fi
+}
+has() { # NAME TEXT PART
+    case $2 in *"$3"*) pass "$1" ;; *) fail "$1" "got:  $2" "want: ...$3..." ;; esac
+}
+hasnt() { # NAME TEXT PART
+    case $2 in *"$3"*) fail "$1" "got:  $2" "want: not ...$3..." ;; *) pass "$1" ;; esac
+}
+matches() { # NAME TEXT REGEX
+    if grep -qE -- "$3" <<<"$2"; then pass "$1"; else fail "$1" "got:  $2" "want: /$3/"; fi
+}
+done_testing() {
+    echo "1..$test_count"
+    [ "$test_failed" -eq 0 ]
+    exit
+}
+
+run() {
+    timeout --kill-after=5 "${limit:-60}" "$@" >"$work/out" 2>"$work/err"
+    code=$?
+    out=$(cat "$work/out") err=$(cat "$work/err")
+}
+
+# sbatch and wait for the job (sbatch --wait asks too seldom): $code is the script's exit
+# code, or sbatch's where it refused.
+submit() {
+    run sbatch --parsable "$@"
+    [ "$code" -eq 0 ] || return 0
+    wait_until "${limit:-60}" job_is_over || fail "job $out did not end" "$(squeue)"
+    code=$(job_field ExitCode)
+    code=${code%:*}
+}
+
+# wait_until SECONDS COMMAND...: true as soon as the command is.
+wait_until() {
+    local i tries=$(($1 * 20))
+    shift
+    for ((i = 0; i < tries; i++)); do
+        "$@" >/dev/null 2>&1 && return 0
+        sleep 0.05
+    done
+    return 1
+}
+
+cluster_end() {
+    local rest=$?
+    # A failed test shows what Slurm has to say.
+    if [ "$test_failed" -gt 0 ] && [ -d "$work/cluster/log" ]; then
+        grep -hE 'error' "$work"/cluster/log/*.log | tail -n 20 | sed 's/^/# /'
+    fi
+    "$cluster" stop "$work/cluster" >&2
+    rm -rf "$work"
+    exit "$rest"
+}
+
+cluster_begin() { # NODES [OPTION...]
+    if [ "$(id -u)" != 0 ]; then
+        echo "ok 1 - cluster # SKIP needs root"
+        echo "1..1"
+        exit 0
+    fi
+    [ -e "$CRYSTAL_BUILDDIR/.libs/crystal.so" ] || {
+        echo "ok 1 - plugin # SKIP crystal.so was not built; install libslurm-dev"
+        echo "1..1"
+        exit 0
+    }
+    work=$(mktemp -d /tmp/crystal-slurm.XXXXXX)
+    chmod 755 "$work"
+    trap cluster_end EXIT
+    trap 'exit 1' INT TERM
+    # A job of our caller must not look like one of the cluster's.
+    local name
+    for name in $(compgen -e | grep -E '^(SLURM|SRUN|SALLOC|SBATCH|CRYSTAL_(SALLOC|STEPS|REEXEC))' || true); do
+        unset "$name"
+    done
+    # shellcheck disable=SC2086 # a list of words
+    "$cluster" start "$work/cluster" "$@" --build "$CRYSTAL_BUILDDIR" \
+        ${CRYSTAL_CLUSTER_OPTIONS:-} >"$work/start" 2>&1 || {
+        sed 's/^/# /' "$work/start"
+        echo "Bail out! the private cluster did not start"
+        exit 1
+    }
+    export SLURM_CONF=$work/cluster/slurm.conf
+    log=$work/cluster/log/slurmctld.log
+    mkdir -p "$work/cwd"
+    cd "$work/cwd" || exit 1
+}
+
+# The last job's field, for example job_field ExitCode.
+job_field() {
+    scontrol --oneliner show job | tail -n 1 | tr ' ' '\n' | sed -n "s/^$1=//p" | head -n 1
+}
+last_job() { scontrol --oneliner show job | tail -n 1 | sed 's/^JobId=\([0-9]*\).*/\1/'; }
+job_is_over() { [ -z "$(squeue -h)" ]; }
+# Jobs, steps and processes of this cluster's Slurm that are neither daemons nor ours.
+what_is_left() {
+    local environ
+    squeue -h
+    squeue -h -s
+    for environ in $(grep -lszxF "SLURM_CONF=$SLURM_CONF" /proc/[0-9]*/environ 2>/dev/null); do
+        tr '\0' ' ' 2>/dev/null <"${environ%environ}cmdline" |
+            grep -E '(srun|salloc|scrystal|sleep) |slurmstepd: '
+    done
+    return 0
+}
+# Whatever the job has started ends with it, within 15 s.
+nothing_left() { # NAME
+    local left i
+    for ((i = 0; i < 50; i++)); do
+        left=$(what_is_left)
+        [ -z "$left" ] && break
+        sleep 0.3
+    done
+    is "$1" "$left" ""
+}
+# Names of the steps that slurmctld's log has seen created, in order.
+step_names() { sed -n 's/.* srun_pid=[0-9]* name=\([^ ]*\) .*/\1/p' "$log"; }
+
+# On a terminal of its own: keys are read from standard input. $code, $out.
+run_on_terminal() {
+    local line
+    printf -v line '%q ' "$@"
+    timeout --kill-after=5 "${limit:-60}" script -qec "$line" /dev/null >"$work/out" 2>&1
+    code=$?
+    out=$(cat "$work/out")
+}

@@ -1,0 +1,78 @@
+#!/bin/bash
+# Steps of an emulated srun: order and names, which srun is emulated, exit codes, stdin,
+# the environment of a task.
+# shellcheck source=tests/slurm/lib.sh
+. "${CRYSTAL_SRCDIR:-$(dirname "$0")/../..}/tests/slurm/lib.sh"
+cluster_begin 4
+crystal=(--crystal-logical-ranks=64 --crystal-parallel=tp=2,pp=4,dp=8)
+rank=$CRYSTAL_BUILDDIR/tests/slurm/rank
+
+# --- srun without an allocation
+run srun "${crystal[@]}" -N8 -n64 -J first "$rank" sh -c \
+    'echo $RANK $LOCAL_RANK $WORLD_SIZE $SLURM_PROCID $SLURM_LOCALID $SLURM_NODEID $SLURM_NTASKS $SLURM_NNODES $SLURM_NTASKS_PER_NODE'
+is "srun: exit code" "$code" 0
+is "srun: tasks are the sandbox ranks" "$(sort -n <<<"$out")" "$(for i in 0 1 2 3 4 5 6 7; do echo "$i $i 64 $i $i 0 64 8 8"; done)"
+is "srun: NumNodes" "$(job_field NumNodes)" 1
+is "srun: JobName" "$(job_field JobName)" first
+is "srun: steps in slurmctld's log" "$(step_names | tr '\n' ' ')" \
+    "crystal-coord crystal-capture crystal-plan crystal-agent first "
+matches "srun: progress of capture" "$err" '^crystal: capture: 8 of 64 ranks, 3 iterations \.\.\. [0-9.]+ s$'
+matches "srun: progress of plan" "$err" '^crystal: plan: 8 of 64 ranks, 3 iterations \.\.\. [0-9.]+ s$'
+matches "srun: progress of emulate" "$err" '^crystal: emulate: 8 of 64 ranks$'
+matches "srun: report" "$err" "^crystal: report: $PWD/crystal.first/report.txt\$"
+nothing_left "srun: nothing is left"
+
+# --- a second run skips what is current, and says so
+run srun "${crystal[@]}" -J first --crystal-sandbox=8-15 "$rank" sh -c \
+    'echo $RANK $LOCAL_RANK $WORLD_SIZE $SLURM_PROCID $SLURM_LOCALID $SLURM_NODEID $SLURM_NTASKS $SLURM_NNODES $SLURM_NTASKS_PER_NODE'
+is "second: exit code" "$code" 0
+is "second: tasks are the sandbox ranks" "$(sort -n <<<"$out")" "$(for i in 0 1 2 3 4 5 6 7; do echo "$((i + 8)) $i 64 $((i + 8)) $i 1 64 8 8"; done)"
+has "second: capture is skipped aloud" "$err" "crystal: capture is current, skipped"
+hasnt "second: no capture" "$err" "capture: 8 of 64"
+
+# --- three sruns in one script of which one names the options
+cat >script <<SCRIPT
+#!/bin/bash
+#SBATCH --output=script.out
+srun -n2 -l sh -c 'echo before \$SLURM_NTASKS \${RANK:-none}'
+srun "\$@" $rank sh -c 'test \$RANK = 3 && echo emulated \$SLURM_NTASKS; exit 0'
+echo code \$?
+srun -N1 -n1 sh -c 'echo after \$SLURM_NTASKS \${RANK:-none}'
+SCRIPT
+submit -J three "${crystal[@]}" script "${crystal[@]}"
+is "three sruns: exit code" "$code" 0
+is "three sruns: output" "$(grep -v '^crystal' script.out)" $'0: before 2 none\n1: before 2 none\nemulated 64\ncode 0\nafter 1 none'
+
+# --- bare salloc: an allocation that knows nothing of us
+run salloc --quiet bash -c "srun ${crystal[*]} -J bare $rank sh -c 'test \$RANK = 7 && echo rank 7; exit 0'; srun -N1 hostname"
+is "bare salloc: exit code" "$code" 0
+is "bare salloc: output" "$out" $'rank 7\n'"$(uname -n)"
+run salloc --quiet "${crystal[@]}" -J shaped srun --crystal-stages=capture,plan,emulate "$rank" sh -c 'echo $WORLD_SIZE'
+is "salloc's options are the step's defaults" "$code $(sort -u <<<"$out")" "0 64"
+run salloc --quiet -N1 srun --crystal-logical-ranks=64 --crystal-parallel=tp=2,pp=4,dp=8 --crystal-job-dir="$work/given dir" "$rank" true
+is "job directory with a blank: exit code" "$code" 0
+is "job directory with a blank: mode" "$(stat -c %a "$work/given dir")" 700
+
+# --- launch lines
+run srun "${crystal[@]}" -J line bash -c "RANK=\$SLURM_PROCID WORLD_SIZE=\$SLURM_NTASKS exec $rank sh -c 'echo \$RANK/\$WORLD_SIZE'"
+is "bash -c with SLURM_PROCID" "$code $(sort -n <<<"$out" | tail -n 1)" "0 7/64"
+run srun "${crystal[@]}" -J master bash -c "MASTER_ADDR=\$(scontrol show hostnames | head -n 1) exec $rank sh -c 'getent hosts \$MASTER_ADDR >/dev/null && echo \$MASTER_ADDR'"
+is "MASTER_ADDR from scontrol" "$code $(sort -u <<<"$out")" "0 n1"
+
+# --- exit codes and stdin
+run srun "${crystal[@]}" -J code "$rank" sh -c 'test $RANK = 5 && exit 42; exit 0'
+is "the program's exit code" "$code" 42
+is "the program's exit code in the job" "$(job_field ExitCode)" 42:0
+run srun "${crystal[@]}" -J failing sh -c 'exit 7'
+matches "a failing stage's exit code" "$code" '^[1-9][0-9]*$'
+has "a failing stage: sentence" "$err" "crystal: the capture stage failed (exit code $code); the program was not started"
+nothing_left "a failing stage: nothing is left"
+run bash -c "echo hello | srun ${crystal[*]} -J stdin $rank sh -c 'if test \$RANK = 0; then read x; echo got \$x; fi'"
+is "stdin goes to the program" "$code $out" "0 got hello"
+run srun "${crystal[@]}" -J label -l -o label.out "$rank" sh -c 'echo $RANK'
+is "-l and -o are the program's" "$code $(sort -n label.out | tail -n 1)" "0 7: 7"
+run srun "${crystal[@]}" -J part --crystal-stages=capture "$rank" sh -c 'echo NEVER'
+is "--crystal-stages=capture: exit code" "$code" 0
+is "--crystal-stages=capture: no program" "$out" ""
+nothing_left "all: nothing is left"
+done_testing
