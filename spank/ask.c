@@ -171,30 +171,62 @@ static const char *partition_from_environment(void)
     return NULL;
 }
 
+/* "n[1-2]" -> "n1" and "n1,n2" */
+static void ask_nodes(const char *list, struct crystal_ask_job *ret)
+{
+    const char *const words[] = {"show", "hostnames", list, NULL};
+    char *text = ask_slurm("scontrol", words);
+
+    if (!text || !*text || *text == '\n') {
+        free(text);
+        return;
+    }
+    ret->first_node = strndup(text, strcspn(text, "\n"));
+    for (char *c = text; *c; c++)
+        if (*c == '\n')
+            *c = c[1] ? ',' : '\0';
+    ret->nodes = text;
+}
+
+/* "main|gres:gpu:8|n[1-2]": partition, gres and nodes of a job, cut up in place. */
+static char *ask_squeue(const char *job_id, struct crystal_ask_job *ret)
+{
+    const char *const words[] = {"--noheader", "--format=%P|%b|%N", "--jobs", job_id,
+                                 NULL};
+    char *text = ask_slurm("squeue", words), *rest = text;
+    const char *partition = strsep(&rest, "|"), *gres = strsep(&rest, "|");
+
+    if (!partition || !gres || !rest) {
+        free(text);
+        return NULL;
+    }
+    rest[strcspn(rest, "\n")] = '\0';
+    ret->has_gres = strncmp(gres, "gres", 4) == 0;
+    if (*rest)
+        ask_nodes(rest, ret);
+    return text;
+}
+
 void crystal_ask_job(const char *job_id, const struct crystal_srun_line *line,
                      struct crystal_ask_job *ret)
 {
     const char *partition = crystal_srun_line_get(line, "partition");
-    char *text = NULL, *gres = NULL;
+    char *text = NULL;
 
     memset(ret, 0, sizeof *ret);
-    if (job_id) {
-        const char *const words[] = {"--noheader", "--format=%P|%b", "--jobs", job_id,
-                                     NULL};
-
-        text = ask_slurm("squeue", words);
-        gres = text ? strchr(text, '|') : NULL;
-        if (gres) {
-            *gres++ = '\0';
-            gres[strcspn(gres, "\n")] = '\0';
-            ret->has_gres = strncmp(gres, "gres", 4) == 0;
-            partition = text;
-        }
-    } else if (!partition) {
+    if (job_id)
+        partition = text = ask_squeue(job_id, ret);
+    else if (!partition)
         partition = partition_from_environment();
-    }
     ret->gpus_per_node = partition_gpus(partition);
     free(text);
+}
+
+void crystal_ask_job_fini(struct crystal_ask_job *job)
+{
+    free(job->first_node);
+    free(job->nodes);
+    memset(job, 0, sizeof *job);
 }
 
 /* Adds --name=value where the option was given; "crystal-" is not said to scrystal. */

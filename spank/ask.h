@@ -24,11 +24,14 @@ char *crystal_ask_scrystal_path(const char *given, struct crystal_error *err);
 struct crystal_ask_job {
     uint32_t gpus_per_node; /* of the partition; 0 = none or unknown */
     bool has_gres;          /* the job holds a gres; false without a job */
+    char *first_node;       /* of the job; NULL without one; owned */
+    char *nodes;            /* all of them, with commas; NULL without a job; owned */
 };
 /* Asks squeue for the job (job_id not NULL) and sinfo for the partition (the one named
  * on the line, else the job's, else the default one). What cannot be found out is 0. */
 void crystal_ask_job(const char *job_id, const struct crystal_srun_line *line,
                      struct crystal_ask_job *ret);
+void crystal_ask_job_fini(struct crystal_ask_job *job);
 
 struct crystal_ask_layout {
     const char *scrystal, *config; /* config may be NULL */

@@ -52,6 +52,7 @@ static int say(const struct crystal_error *err)
 static void command_fini(struct command *c)
 {
     crystal_request_fini(&c->request);
+    crystal_ask_job_fini(&c->job);
     free(c->scrystal);
     crystal_srun_line_fini(&c->line);
     crystal_argv_fini(&c->self);
@@ -285,7 +286,7 @@ static int emulate(struct command *c)
 {
     const char *node_count = getenv("SLURM_JOB_NUM_NODES");
     const struct crystal_request *r = &c->request;
-    int code = command_ask(c, true, true);
+    int code = command_ask(c, true, true); /* fills c->job and *r */
     struct crystal_steps steps = {
         .scrystal = c->scrystal,
         .self = &c->self,
@@ -293,6 +294,8 @@ static int emulate(struct command *c)
         .line = &c->line,
         .request = r,
         .job_id = c->job_id,
+        .first_node = c->job.first_node,
+        .nodes = c->job.nodes,
         .salloc = c->local->salloc,
     };
 

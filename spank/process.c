@@ -122,7 +122,17 @@ static int start(const struct crystal_process_spec *spec, int out_fd, int err_fd
 int crystal_process_start(const struct crystal_process_spec *spec, pid_t *ret_pid,
                           struct crystal_error *err)
 {
-    return start(spec, 2, 2, ret_pid, err);
+    int fd = 2, rc;
+
+    if (spec->log) {
+        fd = open(spec->log, O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC, 0600);
+        if (fd < 0)
+            return crystal_error_set(err, errno, "%s: %s", spec->log, strerror(errno));
+    }
+    rc = start(spec, fd, fd, ret_pid, err);
+    if (fd > 2)
+        (void)close(fd); /* the child writes it */
+    return rc;
 }
 
 static int exit_code(int status)

@@ -24,9 +24,12 @@ struct crystal_process_spec {
     crystal_process_prepare_fn prepare; /* may be NULL */
     void *context;
     bool background; /* a process group of its own: the terminal's Ctrl-C passes by */
+    const char *log; /* file for its messages, made anew (0600); NULL = our standard
+                        error */
 };
 
-/* Starts and returns; ret_pid is the caller's to reap. 0 or negative errno. */
+/* Starts and returns; ret_pid is the caller's to reap. 0 or negative errno. Only this
+ * one looks at spec->log. */
 int crystal_process_start(const struct crystal_process_spec *spec, pid_t *ret_pid,
                           struct crystal_error *err);
 /* Runs to its end. What it prints on standard output comes back (caller frees). The

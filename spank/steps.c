@@ -13,6 +13,7 @@
 
 #include <errno.h>
 #include <limits.h>
+#include <netdb.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -112,15 +113,18 @@ static void prepare_step(void *context)
     char *job_id = strdup(env->steps->job_id);
 
     scrub();
+    /* Neither fails but for an empty name or memory. The progress lines are ours. */
     if (job_id)
         (void)setenv("SLURM_JOB_ID", job_id, 1);
+    (void)setenv("CRYSTAL_LOG", "warning", 0);
     if (env->stage)
         apply_stage_env(env->steps->request, env->stage);
 }
 
 /* --- command lines --- */
 
-/* srun [what the user's step shares] [what makes it our step] scrystal */
+/* srun [what the user's step shares] [what makes it our step]; the command comes behind
+ * it */
 static void step_line(const struct crystal_steps *s, const char *step, uint32_t nodes,
                       bool all_cpus, bool with_gpus, struct crystal_argv *out)
 {
@@ -144,7 +148,6 @@ static void step_line(const struct crystal_steps *s, const char *step, uint32_t 
         crystal_argv_add(out, "--gres=none");
     else if (s->with_gres)
         crystal_argv_add(out, "--gres=%s", r->gres_per_node);
-    crystal_argv_add(out, "%s", s->scrystal);
 }
 
 static void add_program(const struct crystal_steps *s, struct crystal_argv *out)
@@ -157,6 +160,7 @@ static void agent_line(const struct crystal_steps *s, const char *step,
                        const char *stage, bool with_program, struct crystal_argv *out)
 {
     step_line(s, step, s->request->node_count, true, with_program, out);
+    crystal_argv_add(out, "%s", s->scrystal);
     crystal_argv_add(out, "agent");
     crystal_argv_add(out, "--job");
     crystal_argv_add(out, "%s", s->request->job_dir);
@@ -203,7 +207,7 @@ static void program_line(const struct crystal_steps *s, struct crystal_argv *out
 /* --- the steps themselves --- */
 
 static int start_helper(const struct crystal_steps *s, const char *stage,
-                        struct crystal_argv *line, pid_t *ret_pid,
+                        struct crystal_argv *line, const char *log, pid_t *ret_pid,
                         struct crystal_error *err)
 {
     struct step_env env = {s, stage};
@@ -213,6 +217,7 @@ static int start_helper(const struct crystal_steps *s, const char *stage,
         .prepare = prepare_step,
         .context = &env,
         .background = true,
+        .log = log,
     };
     int rc = crystal_process_start(&spec, ret_pid, err);
 
@@ -257,23 +262,89 @@ static int wait_for_file(const char *path, const struct stat *before, pid_t *hel
     }
 }
 
+/* Where the store is to listen: the port that crystal.yaml or, for a program that puts
+ * it into its own environment again, the user's MASTER_PORT names. 0 = any. */
+static uint32_t store_port(const struct crystal_request *r)
+{
+    const char *text = getenv("MASTER_PORT");
+    char *end;
+    unsigned long port;
+
+    if (r->store_port || !text)
+        return r->store_port;
+    port = strtoul(text, &end, 10);
+    return *text && !*end && port <= 65535 ? (uint32_t)port : 0;
+}
+
+/* This host's name, where it is one that others may know; srun tells the coordinator
+ * to finish from here. */
+static bool own_name(char *out, size_t out_bytes)
+{
+    struct addrinfo *found = NULL;
+    bool known =
+        gethostname(out, out_bytes) == 0 && getaddrinfo(out, NULL, NULL, &found) == 0;
+
+    if (known)
+        freeaddrinfo(found);
+    return known;
+}
+
+static void coordinator_line(const struct crystal_steps *s, struct crystal_argv *out)
+{
+    char host[256];
+
+    step_line(s, CRYSTAL_STEP_COORD, 1, false, false, out);
+    if (s->first_node)
+        crystal_argv_add(out, "--nodelist=%s", s->first_node);
+    crystal_argv_add(out, "%s", s->scrystal);
+    crystal_argv_add(out, "coord");
+    crystal_argv_add(out, "--job=%s", s->request->job_dir);
+    if (s->first_node)
+        crystal_argv_add(out, "--host=%s", s->first_node);
+    if (s->nodes && own_name(host, sizeof host))
+        crystal_argv_add(out, "--allow=%s,%s", s->nodes, host);
+    else if (s->nodes)
+        crystal_argv_add(out, "--allow=%s", s->nodes);
+    if (store_port(s->request))
+        crystal_argv_add(out, "--store-port=%u", store_port(s->request));
+}
+
+/* What the coordinator has to say before it serves is for the user. */
+static void show_log(const char *path)
+{
+    char line[1024];
+    FILE *file = fopen(path, "re");
+
+    while (file && fgets(line, sizeof line, file))
+        dprintf(2, "%s", line);
+    if (file)
+        fclose(file);
+}
+
 static int start_coordinator(const struct crystal_steps *s, struct helpers *helpers)
 {
     struct crystal_error err = {0};
     struct crystal_argv line = {0};
     struct stat before = {0};
-    char path[PATH_MAX];
+    char path[PATH_MAX], log[PATH_MAX];
+    int code;
 
+    path_in(s, path, "log");
+    if (mkdir(path, 0700) < 0 && errno != EEXIST) {
+        crystal_error_set(&err, errno, "%s: %s", path, strerror(errno));
+        return say("coordinator", &err, EXIT_STAGE);
+    }
+    path_in(s, log, "log/coord.log");
     path_in(s, path, "coord");
     if (stat(path, &before) < 0)
         before.st_ino = 0;
-    step_line(s, CRYSTAL_STEP_COORD, 1, false, false, &line);
-    crystal_argv_add(&line, "coord");
-    crystal_argv_add(&line, "--job");
-    crystal_argv_add(&line, "%s", s->request->job_dir);
-    if (start_helper(s, NULL, &line, &helpers->coord, &err) < 0)
+    coordinator_line(s, &line);
+    if (start_helper(s, NULL, &line, log, &helpers->coord, &err) < 0)
         return say("coordinator", &err, EXIT_STAGE);
-    return wait_for_file(path, &before, &helpers->coord, "coordinator");
+    code = wait_for_file(path, &before, &helpers->coord, "coordinator");
+    if (code)
+        show_log(log);
+    return code;
 }
 
 /* One stage in the foreground. spec->argv is freed. */
@@ -354,7 +425,7 @@ static int start_agents(const struct crystal_steps *s, struct helpers *helpers)
         (void)unlink(path);
     }
     agent_line(s, CRYSTAL_STEP_AGENT, CRYSTAL_STEP_PROGRAM, false, &line);
-    if (start_helper(s, "emulate", &line, &helpers->agent, &err) < 0)
+    if (start_helper(s, "emulate", &line, NULL, &helpers->agent, &err) < 0)
         return say("agent", &err, EXIT_STAGE);
     for (uint32_t node = 0; code == 0 && node < s->request->node_count; node++) {
         snprintf(name, sizeof name, "agent.%u.env", node);
