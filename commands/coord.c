@@ -17,6 +17,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 struct options {
     const char *job, *host, *allow;
@@ -134,6 +135,11 @@ static int finish(const char *job)
     if (!dir || crystal_jobdir_file(dir, coord, sizeof coord, &err, "coord") < 0 ||
         crystal_jobdir_file(dir, token, sizeof token, &err, "token") < 0)
         goto out;
+    if (access(coord, F_OK) < 0) {
+        (void)crystal_error_set(&err, ENOENT, "no coordinator serves %s",
+                                crystal_jobdir_path(dir));
+        goto out;
+    }
     client = crystal_client_open(coord, token, CRYSTAL_ROLE_CONTROL, 0, NULL, &err);
     if (client && crystal_client_finish(client, &err) == 0)
         code = 0;

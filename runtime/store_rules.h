@@ -4,8 +4,9 @@
  * Keys are as they stand on the wire (PyTorch's TCPStore puts "/" before every key but
  * the worker counter). A pattern's placeholders are {default}, {group} and {device}
  * (anything up to the next "//" or the end), {number} (decimal digits), {text} (the
- * rest, not empty); everything else is literal. The first row that fits a whole key counts, a key
- * without a row is plain. Frozen: keys of PyTorch 2.4 to 2.11; rows are only added.
+ * rest, not empty); everything else is literal. The first row that fits a whole key
+ * counts, a key without a row is plain. Frozen: keys of PyTorch 2.4 to 2.11; rows are
+ * only added.
  */
 #ifndef CRYSTAL_STORE_RULES_H
 #define CRYSTAL_STORE_RULES_H

@@ -93,8 +93,10 @@ def operations():
 
 
 def group_store(store, group, device):
-    prefixed = dist.PrefixStore("default_pg", store)
-    return dist.PrefixStore(f"{device}/", dist.PrefixStore(f"{group}/", prefixed))
+    """As new_group makes it: within the default group's store."""
+    for prefix in "default_pg", "0/", f"{group}/", f"{device}/":
+        store = dist.PrefixStore(prefix, store)
+    return store
 
 
 def absent_ranks():

@@ -833,6 +833,39 @@ static void a_rank_that_has_ended_is_named(void)
     job_stop(&j, 0);
 }
 
+/* This program once more, as one client in a process of its own. */
+static pid_t start_client(const struct job *j, const char *what)
+{
+    pid_t child = fork();
+
+    if (child == 0) {
+        execl("/proc/self/exe", "coord", what, j->coord_file, j->token_file,
+              (char *)NULL);
+        _exit(127);
+    }
+    return child;
+}
+
+/* Rank 3 joins the world and waits, or an agent begins capture and drops dead. */
+static int client_main(const char *what, const char *coord_file, const char *token_file)
+{
+    struct crystal_msg_comm_init init = {.id = {9}, .nranks = N, .crank = 3};
+    int is_rank = strcmp(what, "rank") == 0;
+    struct crystal_client *c = crystal_client_open(
+        coord_file, token_file, is_rank ? CRYSTAL_ROLE_RANK : CRYSTAL_ROLE_AGENT,
+        is_rank ? 3 : 5, NULL, NULL);
+    uint32_t comm;
+    char name[64];
+
+    if (!c)
+        return 1;
+    if (is_rank)
+        (void)crystal_client_comm_init(c, &init, &comm, name, sizeof name, NULL);
+    else if (crystal_client_begin(c, 1, NULL) == 0)
+        return 0;
+    return 1;
+}
+
 /* A real process is killed while it waits. */
 static void killed_rank_is_named(void)
 {
@@ -840,29 +873,25 @@ static void killed_rank_is_named(void)
         "rank 3 (pid ", ") died during capture",
         "waits for communicator '/default_pg/0//cpu//0'", NULL};
     static const uint8_t id[NCCL_UNIQUE_ID_BYTES] = {9};
-    int ready[2], status;
+    struct crystal_error err = {0};
+    struct crystal_client *twin;
     struct job j;
     pid_t child;
-    char byte;
+    int status;
 
-    CHECK_EQ(pipe(ready), 0);
     job_start(&j, 1);
     put(&j, "/default_pg/0//cpu//0", id, sizeof id);
-    child = fork();
-    if (child == 0) { /* only this thread, no lock held: it may open a client */
-        struct crystal_client *c = job_rank(&j, 3);
-
-        (void)!write(ready[1], "x", 1);
-        (void)join_comm(c, id, N, 3);
-        _exit(1);
-    }
-    CHECK_EQ(read(ready[0], &byte, 1), 1);
-    (void)usleep(100000);
+    child = start_client(&j, "rank");
+    do { /* until it has come: then rank 3 is refused */
+        (void)usleep(50000);
+        twin = crystal_client_open(j.coord_file, j.token_file, CRYSTAL_ROLE_RANK, 3,
+                                   NULL, &err);
+        crystal_client_close(twin);
+    } while (twin);
+    (void)usleep(200000); /* it joins */
     (void)kill(child, SIGKILL);
     CHECK_EQ(waitpid(child, &status, 0), child);
     expect_stop(&j, parts);
-    (void)close(ready[0]);
-    (void)close(ready[1]);
     job_stop(&j, 0);
 }
 
@@ -982,10 +1011,14 @@ static void wrong_world_of_a_rank(struct rank *r)
 
 static void another_world_size(void)
 {
+    struct rank first = {0};
     struct job j;
 
     job_start(&j, 1);
-    run_ranks(&j, wrong_world_of_a_rank);
+    first.job = &j;
+    first.client = job_rank(&j, 0);
+    wrong_world_of_a_rank(&first);
+    crystal_client_close(first.client);
     job_stop(&j, 0);
 }
 
@@ -1036,13 +1069,7 @@ static void dead_agent_is_named(void)
     int status;
 
     job_start(&j, 0);
-    child = fork();
-    if (child == 0) {
-        struct crystal_client *a = crystal_client_open(
-            j.coord_file, j.token_file, CRYSTAL_ROLE_AGENT, 5, NULL, &err);
-
-        _exit(crystal_client_begin(a, 1, &err) ? 1 : 0);
-    }
+    child = start_client(&j, "agent");
     CHECK_EQ(waitpid(child, &status, 0), child);
     CHECK_EQ(status, 0);
     rank = NULL;
@@ -1059,8 +1086,10 @@ static void dead_agent_is_named(void)
     job_stop(&j, 0);
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
+    if (argc == 4)
+        return client_main(argv[1], argv[2], argv[3]);
     check_begin();
     CHECK_RUN(collectives);
     CHECK_RUN(group_with_one_live_member);
