@@ -22,6 +22,7 @@ struct job {
     struct crystal_trace_writer *trace;
     struct crystal_payload_writer *payload;
     uint64_t now_ns;
+    uint64_t epoch_ns; /* absolute time at which every rank's now_ns is 1 s */
     uint16_t comm_count;
     const char *folder;
     uint32_t lrank;
@@ -175,6 +176,33 @@ static inline void job_p2p(struct job *j, int is_send, uint16_t comm, uint32_t p
                                .peer = peer,
                                .value = count,
                                .stream = (uint16_t)(comm + 1)});
+}
+
+/* Sets now_ns so that the ranks' clocks agree, whatever their START records say. */
+static inline void job_synchronise(struct job *j)
+{
+    struct crystal_trace trace;
+    char path[160];
+
+    JOB_MUST(crystal_trace_flush(j->trace, &job_err));
+    job_path(j, path, sizeof path, "%s/%u.trace", j->folder, j->lrank);
+    JOB_MUST(crystal_trace_read(path, &trace, &job_err));
+    if (!j->epoch_ns)
+        j->epoch_ns = trace.ops[0].value;
+    j->now_ns = 1000000000 + j->epoch_ns - trace.ops[0].value;
+    crystal_trace_fini(&trace);
+}
+
+/* The communication of record `record` began and ended. */
+static inline void job_done(struct job *j, uint64_t record, uint64_t begin_ns,
+                            uint64_t end_ns)
+{
+    struct crystal_op op = {.kind = CRYSTAL_OP_DONE,
+                            .peer = (uint32_t)record,
+                            .value = begin_ns,
+                            .t_ns = end_ns};
+
+    crystal_trace_append(j->trace, &op);
 }
 
 /* Host waits for everything on the stream of comm, until now_ns + blocked_ns. */

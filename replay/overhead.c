@@ -1,0 +1,189 @@
+/* See overhead.h. A collective's members are brought together by communicator and
+ * number; the model, run with what their traces say of their arrivals, tells when each
+ * would have ended without any cost of software.
+ */
+#include "config.h"
+
+#include "replay/overhead.h"
+
+#include <errno.h>
+#include <stdbool.h>
+#include <stdlib.h>
+
+struct sample {
+    uint32_t comm, crank;
+    uint64_t seq;
+    uint64_t begin_ns, end_ns; /* absolute */
+    const struct crystal_op *op;
+};
+
+struct crystal_overhead {
+    const struct crystal_graph *graph;
+    struct sample *samples;
+    size_t count, capacity;
+};
+
+struct crystal_overhead *crystal_overhead_create(const struct crystal_graph *g)
+{
+    struct crystal_overhead *o = calloc(1, sizeof *o);
+
+    if (o)
+        o->graph = g;
+    return o;
+}
+
+void crystal_overhead_destroy(struct crystal_overhead *o)
+{
+    if (!o)
+        return;
+    free(o->samples);
+    free(o);
+}
+
+static int put(struct crystal_overhead *o, const struct sample *s)
+{
+    if (o->count == o->capacity) {
+        size_t capacity = o->capacity ? 2 * o->capacity : 256;
+        struct sample *samples = realloc(o->samples, capacity * sizeof *samples);
+
+        if (!samples)
+            return -ENOMEM;
+        o->samples = samples;
+        o->capacity = capacity;
+    }
+    o->samples[o->count++] = *s;
+    return 0;
+}
+
+int crystal_overhead_add(struct crystal_overhead *o, uint32_t lrank,
+                         const struct crystal_op *ops, uint64_t op_count,
+                         uint64_t first, struct crystal_error *err)
+{
+    uint32_t local_count = crystal_graph_local_count(o->graph, lrank);
+    const struct crystal_op **done = calloc(op_count + 1, sizeof(*done));
+    uint64_t *seq = calloc(local_count + 1, sizeof *seq);
+    uint64_t start_ns = op_count ? ops[0].value : 0; /* START */
+    int code = done && seq ? 0 : -ENOMEM;
+
+    for (uint64_t i = 0; !code && i < op_count; i++)
+        if (ops[i].kind == CRYSTAL_OP_DONE && ops[i].peer < op_count)
+            done[ops[i].peer] = &ops[i];
+    for (uint64_t i = 0; !code && i < op_count; i++) {
+        struct sample s = {.op = &ops[i]};
+
+        if (ops[i].kind != CRYSTAL_OP_COLL || ops[i].comm >= local_count)
+            continue;
+        s.seq = seq[ops[i].comm]++;
+        if (i < first || !done[i] || !crystal_dtype_bytes(ops[i].dtype))
+            continue;
+        s.comm = crystal_graph_comm_of(o->graph, lrank, ops[i].comm);
+        s.crank = crystal_graph_crank_of(o->graph, s.comm, lrank);
+        s.begin_ns = start_ns + done[i]->value;
+        s.end_ns = start_ns + done[i]->t_ns;
+        code = put(o, &s);
+    }
+    free(done);
+    free(seq);
+    return code ? crystal_error_set(err, -code, "out of memory") : 0;
+}
+
+static int compare(const void *a, const void *b)
+{
+    const struct sample *x = a, *y = b;
+
+    if (x->comm != y->comm)
+        return x->comm < y->comm ? -1 : 1;
+    if (x->seq != y->seq)
+        return x->seq < y->seq ? -1 : 1;
+    return x->crank < y->crank ? -1 : x->crank > y->crank;
+}
+
+static int compare_ns(const void *a, const void *b)
+{
+    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+
+    return x < y ? -1 : x > y;
+}
+
+/* Message steps that follow each other. */
+static uint32_t steps_of(const struct crystal_op *op, uint32_t nranks)
+{
+    switch (op->func) {
+    case CRYSTAL_FUNC_ALLREDUCE:
+        return 2 * (nranks - 1);
+    case CRYSTAL_FUNC_ALLGATHER:
+    case CRYSTAL_FUNC_REDUCESCATTER:
+    case CRYSTAL_FUNC_BROADCAST:
+    case CRYSTAL_FUNC_REDUCE:
+        return nranks - 1;
+    default:
+        return 1;
+    }
+}
+
+/* Cost per step of the collective whose nranks members begin at s: of the latest end.
+ */
+static int64_t cost_of(const struct sample *s, uint32_t nranks,
+                       const struct crystal_transfer_wire *wire, uint64_t *memory)
+{
+    struct crystal_transfer_op op = {.func = s->op->func,
+                                     .nranks = nranks,
+                                     .root = s->op->peer,
+                                     .count = s->op->value,
+                                     .elt_bytes =
+                                         (uint32_t)crystal_dtype_bytes(s->op->dtype)};
+    uint64_t *arrive = memory, *ends = memory + nranks, model = 0, real = 0;
+
+    for (uint32_t k = 0; k < nranks; k++)
+        arrive[k] = s[k].begin_ns;
+    crystal_transfer_coll(wire, &op, arrive, ends, memory + 2 * nranks);
+    for (uint32_t k = 0; k < nranks; k++) {
+        if (ends[k] > model)
+            model = ends[k];
+        if (s[k].end_ns > real)
+            real = s[k].end_ns;
+    }
+    return ((int64_t)real - (int64_t)model) / (int64_t)steps_of(s->op, nranks);
+}
+
+int crystal_overhead_find(struct crystal_overhead *o,
+                          const struct crystal_transfer_wire *wire, uint64_t *ret_ns,
+                          uint32_t *ret_count, struct crystal_error *err)
+{
+    struct crystal_transfer_wire bare = *wire;
+    int64_t *costs = malloc((o->count + 1) * sizeof *costs);
+    uint64_t *memory =
+        malloc(4 * ((size_t)crystal_graph_lrank_count(o->graph) + 1) * sizeof *memory);
+    uint32_t count = 0;
+
+    *ret_ns = 0;
+    *ret_count = 0;
+    if (!costs || !memory) {
+        free(costs);
+        free(memory);
+        return crystal_error_set(err, ENOMEM, "out of memory");
+    }
+    bare.overhead_ns = 0;
+    if (o->count)
+        qsort(o->samples, o->count, sizeof *o->samples, compare);
+    for (size_t i = 0; i < o->count;) {
+        struct crystal_graph_comm comm;
+        size_t end = i;
+
+        while (end < o->count && o->samples[end].comm == o->samples[i].comm &&
+               o->samples[end].seq == o->samples[i].seq)
+            end++;
+        crystal_graph_comm(o->graph, o->samples[i].comm, &comm);
+        if (end - i == comm.nranks && comm.nranks > 1)
+            costs[count++] = cost_of(&o->samples[i], comm.nranks, &bare, memory);
+        i = end;
+    }
+    if (count) {
+        qsort(costs, count, sizeof *costs, compare_ns);
+        *ret_ns = costs[count / 2] > 0 ? (uint64_t)costs[count / 2] : 0;
+        *ret_count = count;
+    }
+    free(costs);
+    free(memory);
+    return 0;
+}

@@ -1,0 +1,28 @@
+/* The software cost of a message, from collectives among sandbox ranks alone: what
+ * their measured ends are later than the wire's model says, per message step.
+ */
+#ifndef CRYSTAL_OVERHEAD_H
+#define CRYSTAL_OVERHEAD_H
+
+#include "runtime/error.h"
+#include "runtime/graph.h"
+#include "runtime/trace.h"
+#include "runtime/transfer.h"
+
+#include <stdint.h>
+
+struct crystal_overhead; /* a collection of ends */
+
+struct crystal_overhead *crystal_overhead_create(const struct crystal_graph *g);
+void crystal_overhead_destroy(struct crystal_overhead *o);
+/* Adds what lrank's trace tells of its collectives from record `first` on. */
+int crystal_overhead_add(struct crystal_overhead *o, uint32_t lrank,
+                         const struct crystal_op *ops, uint64_t op_count,
+                         uint64_t first, struct crystal_error *err);
+/* The median over all collectives of which every member was added; 0 where there are
+ * none. *ret_count says how many there were. wire->overhead_ns is ignored. */
+int crystal_overhead_find(struct crystal_overhead *o,
+                          const struct crystal_transfer_wire *wire, uint64_t *ret_ns,
+                          uint32_t *ret_count, struct crystal_error *err);
+
+#endif
