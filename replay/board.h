@@ -195,5 +195,8 @@ void crystal_board_abort(struct crystal_board *board, const char *format, ...)
  * accumulators 1). Over the 128 bytes of a unique id it gives the commHash that net and
  * profiler init receive as comm_id. */
 uint64_t crystal_nccl_hash(const void *bytes, size_t count);
+/* The commHash of a communicator that ncclCommSplit made: the split_count-th split of
+ * parent (from 1), of this colour. */
+uint64_t crystal_nccl_hash_split(uint64_t parent, int32_t split_count, int32_t color);
 
 #endif

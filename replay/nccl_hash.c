@@ -19,23 +19,44 @@ static void stir(struct hash *h)
     h->b = (h->b ^ (h->b >> 32)) * UINT64_C(0x485cd6311b599e79);
 }
 
-uint64_t crystal_nccl_hash(const void *bytes, size_t count)
+static void eat(struct hash *h, const void *bytes, size_t count)
 {
     const unsigned char *next = bytes;
-    struct hash h = {1, 1};
-    uint64_t digest;
 
-    h.a ^= count;
+    h->a ^= count;
     while (count) {
         size_t part = count < sizeof(uint64_t) ? count : sizeof(uint64_t);
         uint64_t word = 0;
 
-        stir(&h);
+        stir(h);
         memcpy(&word, next, part);
-        h.a += word;
+        h->a += word;
         next += part;
         count -= part;
     }
-    digest = (h.a ^ (h.a >> 31)) * UINT64_C(0xbac3bd562846de6b) + h.b;
+}
+
+static uint64_t digest_of(const struct hash *h)
+{
+    uint64_t digest = (h->a ^ (h->a >> 31)) * UINT64_C(0xbac3bd562846de6b) + h->b;
+
     return (digest ^ (digest >> 32)) * UINT64_C(0x995a187a14e7b445);
+}
+
+uint64_t crystal_nccl_hash(const void *bytes, size_t count)
+{
+    struct hash h = {1, 1};
+
+    eat(&h, bytes, count);
+    return digest_of(&h);
+}
+
+uint64_t crystal_nccl_hash_split(uint64_t parent, int32_t split_count, int32_t color)
+{
+    struct hash h = {1, 1};
+
+    eat(&h, &parent, sizeof parent);
+    eat(&h, &split_count, sizeof split_count);
+    eat(&h, &color, sizeof color);
+    return digest_of(&h);
 }
