@@ -1,0 +1,375 @@
+/* Making and freeing communicators, in NCCL's order: net plugin, bootstrap with
+ * all-gather 0, peer information (1), topology (2), profiler, ring, ring information
+ * (3). Every rank says that it is alone on its node (its ring begins and ends with
+ * itself): on host memory all traffic goes through the net plugin.
+ */
+#include "config.h"
+
+#include "replay/hostccl/comm.h"
+
+#include "replay/board.h"
+#include "replay/hostccl/engine.h"
+#include "replay/hostccl/result.h"
+#include "runtime/log.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define GIB (1ULL << 30)
+
+/* graph patterns of NCCL */
+#define PATTERN_RING          4
+#define PATTERN_BALANCED_TREE 1
+#define PATH_NET              10 /* farthest kind of path: through the network */
+
+bool hostccl_comm_is_valid(const struct ncclComm *comm)
+{
+    return comm && comm->magic == HOSTCCL_COMM_MAGIC;
+}
+
+ncclResult_t hostccl_comm_fail(ncclComm_t comm, const struct crystal_error *err)
+{
+    ncclResult_t result = hostccl_fail_error(err);
+    int none = ncclSuccess;
+
+    (void)atomic_compare_exchange_strong(&comm->async_result, &none, (int)result);
+    return result;
+}
+
+/* The host's identity as NCCL sees it: NCCL_HOSTID, or host name and boot id. */
+static uint64_t host_hash(void)
+{
+    char text[512] = "";
+    const char *id = getenv("NCCL_HOSTID");
+    size_t length;
+    FILE *file;
+
+    if (id)
+        return crystal_nccl_hash(id, strlen(id));
+    (void)gethostname(text, sizeof text - 64); /* may stay empty */
+    text[sizeof text - 64] = 0;
+    length = strlen(text);
+    file = fopen("/proc/sys/kernel/random/boot_id", "r");
+    if (file) {
+        if (!fgets(text + length, (int)(sizeof text - length), file))
+            text[length] = 0;
+        (void)fclose(file);
+        length += strcspn(text + length, "\n");
+    }
+    return crystal_nccl_hash(text, length);
+}
+
+static uint64_t pid_hash(void)
+{
+    char text[128];
+    int n = snprintf(text, sizeof text, "%ld", (long)getpid());
+    ssize_t more = readlink("/proc/self/ns/pid", text + n, sizeof text - 1 - (size_t)n);
+
+    return crystal_nccl_hash(text, (size_t)n + (more > 0 ? (size_t)more : 0));
+}
+
+static struct hostccl_peer_info own_info(const struct ncclComm *comm)
+{
+    struct stat shm = {0};
+    struct hostccl_peer_info info = {.crank = (int32_t)comm->crank,
+                                     .device = comm->device,
+                                     .nvml_device = comm->device,
+                                     .host_hash = host_hash() + comm->id,
+                                     .pid_hash = pid_hash() + comm->id,
+                                     .bus_id = (comm->device + 1) * 0x1000LL,
+                                     .compute_capability = 0,
+                                     .version = NCCL_VERSION_CODE};
+    uint64_t pages = (uint64_t)sysconf(_SC_PHYS_PAGES);
+
+    if (stat("/dev/shm", &shm) == 0)
+        info.shm_device = shm.st_dev;
+    info.memory_bytes =
+        (pages * (uint64_t)sysconf(_SC_PAGESIZE) + 4 * GIB - 1) / (4 * GIB) * 4 * GIB;
+    return info;
+}
+
+/* All-gather 1. */
+static int exchange_info(ncclComm_t comm, struct crystal_error *err)
+{
+    struct hostccl_peer_info *all = calloc(comm->nranks, sizeof *all);
+    int result;
+
+    if (!all)
+        return crystal_error_set(err, ENOMEM, "out of memory");
+    all[comm->crank] = own_info(comm);
+    result = hostccl_bootstrap_gather(comm->bootstrap, all, sizeof *all, err);
+    for (uint32_t i = 0; !result && i < comm->nranks; i++)
+        if (all[i].version != NCCL_VERSION_CODE || all[i].crank != (int32_t)i)
+            result = crystal_error_set(
+                err, EPROTO,
+                "rank %u says that it is rank %d with NCCL %d, this is NCCL %d; use "
+                "the same library everywhere",
+                i, all[i].crank, all[i].version, NCCL_VERSION_CODE);
+    free(all);
+    return result;
+}
+
+static void fill_topology(const struct ncclComm *comm, struct hostccl_topology *t)
+{
+    int32_t crank = (int32_t)comm->crank;
+
+    for (int a = 0; a < HOSTCCL_ALGORITHMS; a++) { /* 0 tree, 1 ring, 6 PAT */
+        if (a != 0 && a != 1 && a != 6)
+            continue;
+        t->graphs[a] = (struct hostccl_graph_info){
+            .pattern = a == 1 ? PATTERN_RING : PATTERN_BALANCED_TREE,
+            .channel_count = 1,
+            .same_channels = 1,
+            .bw_intra = 1,
+            .bw_inter = 1,
+            .type_intra = 0,
+            .type_inter = PATH_NET};
+    }
+    for (int c = 0; c < HOSTCCL_CHANNELS_MAX; c++) {
+        t->ring_prev[c] = t->ring_next[c] = -1; /* none on this node */
+        t->tree_to_child0[c] = t->tree_to_child1[c] = -1;
+        t->nvls_heads[c] = -1;
+        t->ring_recv[c] = t->ring_send[c] = t->tree_to_parent[c] = c ? 0 : crank;
+    }
+    t->tree_to_child0[0] = t->tree_to_child1[0] = crank;
+}
+
+/* All-gather 2. */
+static int exchange_topology(ncclComm_t comm, struct crystal_error *err)
+{
+    struct hostccl_topology *all = calloc(comm->nranks, sizeof *all);
+    int result;
+
+    if (!all)
+        return crystal_error_set(err, ENOMEM, "out of memory");
+    fill_topology(comm, &all[comm->crank]);
+    result = hostccl_bootstrap_gather(comm->bootstrap, all, sizeof *all, err);
+    for (uint32_t i = 0; !result && i < comm->nranks; i++)
+        if (all[i].graphs[1].channel_count < 1)
+            result = crystal_error_set(err, EPROTO, "rank %u has no ring", i);
+    free(all);
+    return result;
+}
+
+/* All-gather 3: may user buffers be registered with the ring's network? */
+static int exchange_ring_info(ncclComm_t comm, struct crystal_error *err)
+{
+    uint8_t *all = calloc(comm->nranks, 2);
+    int result;
+
+    if (!all)
+        return crystal_error_set(err, ENOMEM, "out of memory");
+    result = hostccl_bootstrap_gather(comm->bootstrap, all, 2, err);
+    free(all);
+    return result;
+}
+
+static int open_net(ncclComm_t comm, const ncclConfig_t *config,
+                    struct crystal_error *err)
+{
+    ncclNetCommConfig_v11_t net_config = {.trafficClass = NCCL_CONFIG_UNDEF_INT};
+    int device_count = 0;
+    ncclResult_t result;
+
+    comm->plugin = hostccl_plugin_get(err);
+    if (!comm->plugin)
+        return -ENOENT;
+    if (config && config->size > offsetof(ncclConfig_t, trafficClass))
+        net_config.trafficClass = config->trafficClass;
+    result = comm->plugin->net->init(&comm->net_context, comm->id, &net_config,
+                                     hostccl_plugin_log, hostccl_profile_callback);
+    if (result != ncclSuccess)
+        return crystal_error_set(err, EIO, "the net plugin does not start (%s)",
+                                 hostccl_result_text(result));
+    result = comm->plugin->net->devices(&device_count);
+    if (result != ncclSuccess || device_count < 1)
+        return crystal_error_set(err, ENODEV, "the net plugin has no device");
+    comm->net_device = comm->device % device_count;
+    return 0;
+}
+
+static ncclComm_t allocate(uint32_t nranks, uint32_t crank, uint64_t id,
+                           struct crystal_error *err)
+{
+    const char *local = getenv("LOCAL_RANK");
+    ncclComm_t comm = calloc(1, sizeof *comm);
+
+    if (comm)
+        comm->peers = calloc(nranks, sizeof *comm->peers);
+    if (!comm || !comm->peers) {
+        free(comm);
+        (void)crystal_error_set(err, ENOMEM, "out of memory");
+        return NULL;
+    }
+    comm->magic = HOSTCCL_COMM_MAGIC;
+    comm->nranks = nranks;
+    comm->crank = crank;
+    comm->id = id;
+    comm->device = local ? atoi(local) & 0xffff : 0;
+    comm->last_launch = &comm->launches;
+    (void)pthread_mutex_init(&comm->lock, NULL); /* cannot fail with defaults */
+    return comm;
+}
+
+/* After the bootstrap: what NCCL does to set up its transports. More than one rank. */
+static int finish(ncclComm_t comm, const ncclConfig_t *config,
+                  struct crystal_error *err)
+{
+    const char *name = config && config->size > offsetof(ncclConfig_t, commName)
+                           ? config->commName
+                           : NULL;
+    int result = exchange_info(comm, err);
+
+    if (!result)
+        result = exchange_topology(comm, err);
+    if (result)
+        return result;
+    hostccl_profile_init(&comm->profile, comm->plugin->profiler, comm->id, name,
+                         comm->nranks, comm->crank);
+    result = hostccl_connect_ring(comm, err);
+    return result ? result : exchange_ring_info(comm, err);
+}
+
+static ncclResult_t give(ncclComm_t comm, int result, const struct crystal_error *err,
+                         ncclComm_t *ret_comm)
+{
+    if (result) {
+        ncclResult_t code = hostccl_fail_error(err);
+
+        hostccl_comm_destroy(comm);
+        return code;
+    }
+    crystal_log(CRYSTAL_LOG_DEBUG, "hostccl", "communicator %016llx: rank %u of %u",
+                (unsigned long long)comm->id, comm->crank, comm->nranks);
+    *ret_comm = comm;
+    return ncclSuccess;
+}
+
+ncclResult_t hostccl_comm_create(ncclComm_t *ret_comm, uint32_t nranks, uint32_t crank,
+                                 const ncclUniqueId *ids, uint32_t id_count,
+                                 const ncclConfig_t *config)
+{
+    struct crystal_error err = {0};
+    ncclComm_t comm =
+        allocate(nranks, crank, crystal_nccl_hash(&ids[0], sizeof ids[0]), &err);
+    int result = comm ? hostccl_engine_start(&err) : -ENOMEM;
+
+    if (!comm)
+        return hostccl_fail_error(&err);
+    if (!result && nranks > 1)
+        result = open_net(comm, config, &err);
+    if (!result) {
+        comm->bootstrap = hostccl_bootstrap_create(
+            ids, id_count, nranks, crank, &comm->abort, hostccl_engine_notify, &err);
+        result = comm->bootstrap ? 0 : -EIO;
+    }
+    if (!result && nranks > 1)
+        result = finish(comm, config, &err);
+    if (result)
+        crystal_error_prefix(&err, "hostccl: rank %u of %u", crank, nranks);
+    return give(comm, result, &err, ret_comm);
+}
+
+/* The members of the new communicator in order of key, then of rank. */
+static uint32_t pick_members(const int32_t *keys_and_colors, uint32_t n, int color,
+                             uint32_t *cranks)
+{
+    uint32_t count = 0;
+
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t at = 0;
+
+        if (keys_and_colors[2 * i + 1] != color)
+            continue;
+        while (at < count && keys_and_colors[2 * cranks[at]] <= keys_and_colors[2 * i])
+            at++;
+        memmove(&cranks[at + 1], &cranks[at], (count - at) * sizeof *cranks);
+        cranks[at] = i;
+        count++;
+    }
+    return count;
+}
+
+static int make_split(ncclComm_t parent, int color, int key, uint32_t *cranks,
+                      ncclComm_t *ret_comm, const ncclConfig_t *config,
+                      struct crystal_error *err)
+{
+    uint32_t n = parent->nranks, count, crank = 0;
+    int32_t *all = calloc(n, 2 * sizeof *all);
+    ncclComm_t comm;
+    int result;
+
+    if (!all)
+        return crystal_error_set(err, ENOMEM, "out of memory");
+    all[2 * parent->crank] = key;
+    all[2 * parent->crank + 1] = color;
+    result = hostccl_bootstrap_gather(parent->bootstrap, all, 8, err);
+    count = result || color < 0 ? 0 : pick_members(all, n, color, cranks);
+    free(all);
+    if (result || color < 0)
+        return result;
+    while (cranks[crank] != parent->crank)
+        crank++;
+    comm =
+        allocate(count, crank,
+                 crystal_nccl_hash_split(parent->id, parent->split_count, color), err);
+    if (!comm)
+        return -ENOMEM;
+    *ret_comm = comm;
+    if (count > 1)
+        result = open_net(comm, config, err);
+    if (result)
+        return result;
+    comm->bootstrap =
+        hostccl_bootstrap_split(parent->bootstrap, comm->id, count, crank, cranks,
+                                &comm->abort, hostccl_engine_notify, err);
+    if (!comm->bootstrap)
+        return -EIO;
+    return count > 1 ? finish(comm, config, err) : 0;
+}
+
+ncclResult_t hostccl_comm_split(ncclComm_t parent, int color, int key,
+                                ncclComm_t *ret_comm, const ncclConfig_t *config)
+{
+    struct crystal_error err = {0};
+    uint32_t *cranks = calloc(parent->nranks + 1, sizeof *cranks);
+    ncclComm_t comm = NULL;
+    int result;
+
+    if (!cranks)
+        return hostccl_fail(ncclSystemError, "out of memory");
+    parent->split_count++;
+    result = make_split(parent, color, key, cranks, &comm, config, &err);
+    free(cranks);
+    if (result)
+        crystal_error_prefix(&err, "hostccl: split of a communicator");
+    if (!comm && !result) {
+        *ret_comm = NULL;
+        return ncclSuccess;
+    }
+    return give(comm, result, &err, ret_comm);
+}
+
+void hostccl_comm_destroy(ncclComm_t comm)
+{
+    if (!comm)
+        return;
+    for (uint32_t i = 0; i < comm->nranks; i++) {
+        hostccl_conn_destroy(comm->peers[i].send);
+        hostccl_conn_destroy(comm->peers[i].recv);
+    }
+    hostccl_conn_destroy(comm->ring_next);
+    hostccl_conn_destroy(comm->ring_prev);
+    hostccl_profile_fini(&comm->profile);
+    hostccl_bootstrap_destroy(comm->bootstrap);
+    if (comm->plugin && comm->net_context)
+        (void)comm->plugin->net->finalize(comm->net_context); /* nothing to be done */
+    comm->magic = 0;
+    free(comm->peers);
+    (void)pthread_mutex_destroy(&comm->lock);
+    free(comm);
+}

@@ -1,0 +1,89 @@
+/* A communicator. Created and destroyed by calling threads; between them the progress
+ * thread owns what says so.
+ */
+#ifndef CRYSTAL_HOSTCCL_COMM_H
+#define CRYSTAL_HOSTCCL_COMM_H
+
+#include "replay/hostccl/bootstrap.h"
+#include "replay/hostccl/conn.h"
+#include "replay/hostccl/plugin.h"
+#include "replay/hostccl/profile.h"
+#include "replay/hostccl/task.h"
+#include "runtime/error.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#define HOSTCCL_COMM_MAGIC 0x43727948436f6d6dULL
+#define HOSTCCL_PREMUL_MAX 64
+
+/* p2p connections with one peer; NULL until asked for. What the peer told comes as mail
+ * for the sending [1] and the receiving [0] one, perhaps before we asked. */
+struct hostccl_pair {
+    struct hostccl_conn *send, *recv;
+    struct hostccl_entry mail[2]; /* the progress thread's */
+    bool has_mail[2];
+};
+
+struct ncclComm {
+    uint64_t magic; /* HOSTCCL_COMM_MAGIC while it lives */
+    uint32_t nranks, crank;
+    uint64_t id;                         /* NCCL's commHash */
+    int device;                          /* LOCAL_RANK */
+    const struct hostccl_plugin *plugin; /* NULL with one rank */
+    void *net_context;
+    int net_device;
+    struct hostccl_bootstrap *bootstrap;
+    struct hostccl_profile profile;
+    atomic_bool abort;       /* ends every wait of the bootstrap */
+    atomic_int async_result; /* ncclResult_t; the first failure stays */
+    uint32_t split_count;
+
+    pthread_mutex_t lock; /* of what follows */
+    struct hostccl_redop premul[HOSTCCL_PREMUL_MAX];
+    uint8_t premul_dtype[HOSTCCL_PREMUL_MAX];
+    bool premul_used[HOSTCCL_PREMUL_MAX];
+
+    struct hostccl_conn *ring_next, *ring_prev;
+    /* [nranks]: pointers set by calling threads before the launch that needs them */
+    struct hostccl_pair *peers;
+
+    /* the progress thread's */
+    struct hostccl_launch *launches, **last_launch;
+    struct hostccl_conn *busy;
+    struct ncclComm *next_active;
+    bool is_active;
+    uint32_t draining_count; /* launches that are over with messages still under way */
+    bool is_closing, is_aborting, is_closed;
+};
+
+/* Creates a communicator of nranks (1 and more), blocking until all are there. config
+ * may be NULL. On failure *ret_comm stays as it is. */
+ncclResult_t hostccl_comm_create(ncclComm_t *ret_comm, uint32_t nranks, uint32_t crank,
+                                 const ncclUniqueId *ids, uint32_t id_count,
+                                 const ncclConfig_t *config);
+/* The same from parent; a colour below 0 gives NULL. */
+ncclResult_t hostccl_comm_split(ncclComm_t parent, int color, int key,
+                                ncclComm_t *ret_comm, const ncclConfig_t *config);
+/* Frees; the progress thread has let go. */
+void hostccl_comm_destroy(ncclComm_t comm);
+bool hostccl_comm_is_valid(const struct ncclComm *comm);
+/* Remembers the first failure and keeps its sentence. */
+ncclResult_t hostccl_comm_fail(ncclComm_t comm, const struct crystal_error *err);
+
+/* Connects to the neighbours in the ring; blocks. */
+int hostccl_connect_ring(ncclComm_t comm, struct crystal_error *err);
+/* Asks the peers of tasks (sends and receives) for connections that are not there yet;
+ * does not wait for them. */
+int hostccl_connect_p2p(ncclComm_t comm, const struct hostccl_task *tasks,
+                        struct crystal_error *err);
+/* Progress thread: drives a connection that is not READY. 1 moved, 0 not, negative
+ * failed. */
+int hostccl_connect_progress(struct hostccl_conn *conn, struct crystal_error *err);
+
+/* Progress thread: conn has something to do. */
+void hostccl_comm_busy(ncclComm_t comm, struct hostccl_conn *conn);
+
+#endif

@@ -1,0 +1,315 @@
+/* From calls to launches: one launch per communicator in a group, which stands in every
+ * stream that the group names for it. */
+#include "config.h"
+
+#include "replay/hostccl/group.h"
+
+#include "replay/hostccl/comm.h"
+#include "replay/hostccl/engine.h"
+#include "replay/hostccl/result.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+static _Thread_local struct {
+    int depth;
+    ncclResult_t result; /* the first failure */
+    struct hostccl_task *tasks, **last_task;
+    struct hostccl_job *jobs, **last_job;
+    void *event; /* profiler: group API */
+    const struct hostccl_profile *event_profile;
+} group;
+
+/* A launch that is being put together. */
+struct draft {
+    struct draft *next;
+    ncclComm_t comm;
+    struct hostccl_task *lists[2], **last[2]; /* collectives, p2p */
+    ncclStream_t *streams;
+    uint32_t stream_count;
+    struct hostccl_launch *launch;
+};
+
+void hostccl_group_start(void)
+{
+    if (group.depth++)
+        return;
+    group.result = ncclSuccess;
+    group.last_task = &group.tasks;
+    group.last_job = &group.jobs;
+}
+
+bool hostccl_group_is_open(void)
+{
+    return group.depth > 0;
+}
+
+ncclResult_t hostccl_group_add(const struct hostccl_task *model, const char *name)
+{
+    const struct hostccl_profile *profile = &model->comm->profile;
+    struct hostccl_task *task;
+
+    if (!hostccl_stream_find(model->stream))
+        return hostccl_fail(ncclInvalidArgument, "hostccl: %s: no stream of ours",
+                            name);
+    task = malloc(sizeof *task);
+    if (!task)
+        return hostccl_fail(ncclSystemError, "hostccl: out of memory");
+    *task = *model;
+    if (!group.event) {
+        group.event = hostccl_profile_group_start(profile, group.depth);
+        group.event_profile = profile;
+    }
+    task->api_event = hostccl_profile_api_start(profile, group.event, task, name);
+    *group.last_task = task;
+    group.last_task = &task->next;
+    hostccl_profile_stop(profile, task->api_event);
+    return ncclSuccess;
+}
+
+ncclResult_t hostccl_group_add_job(struct hostccl_job *job)
+{
+    *group.last_job = job;
+    group.last_job = &job->next;
+    return ncclSuccess;
+}
+
+static void tasks_free(struct hostccl_task *task)
+{
+    while (task) {
+        struct hostccl_task *next = task->next;
+
+        free(task);
+        task = next;
+    }
+}
+
+static void drafts_free(struct draft *draft)
+{
+    while (draft) {
+        struct draft *next = draft->next;
+
+        tasks_free(draft->lists[0]);
+        tasks_free(draft->lists[1]);
+        free(draft->streams);
+        free(draft->launch);
+        free(draft);
+        draft = next;
+    }
+}
+
+static struct draft *draft_of(struct draft **first, ncclComm_t comm)
+{
+    struct draft **at = first;
+
+    while (*at && (*at)->comm != comm)
+        at = &(*at)->next;
+    if (!*at && (*at = calloc(1, sizeof **at))) {
+        (*at)->comm = comm;
+        for (int i = 0; i < 2; i++)
+            (*at)->last[i] = &(*at)->lists[i];
+    }
+    return *at;
+}
+
+static bool add_stream(struct draft *draft, ncclStream_t stream)
+{
+    ncclStream_t *more;
+
+    for (uint32_t i = 0; i < draft->stream_count; i++)
+        if (draft->streams[i] == stream)
+            return true;
+    more = realloc(draft->streams, (draft->stream_count + 1) * sizeof *more);
+    if (!more)
+        return false;
+    draft->streams = more;
+    draft->streams[draft->stream_count++] = stream;
+    return true;
+}
+
+/* Sorts the group's tasks by communicator. Takes those that it has sorted. */
+static bool make_drafts(struct hostccl_task **tasks, struct draft **ret_first)
+{
+    while (*tasks) {
+        struct hostccl_task *task = *tasks;
+        struct draft *draft = draft_of(ret_first, task->comm);
+        int kind = task->func == CRYSTAL_FUNC_SEND || task->func == CRYSTAL_FUNC_RECV;
+
+        if (!draft || !add_stream(draft, task->stream))
+            return false;
+        *tasks = task->next;
+        task->next = NULL;
+        *draft->last[kind] = task;
+        draft->last[kind] = &task->next;
+    }
+    return true;
+}
+
+/* Sends to oneself and receives from oneself pair up in order. */
+static ncclResult_t pair_selves(struct draft *draft)
+{
+    struct hostccl_task *recv = draft->lists[1];
+    uint32_t self = draft->comm->crank;
+
+    for (struct hostccl_task *send = draft->lists[1]; send; send = send->next) {
+        if (send->peer != self || send->func != CRYSTAL_FUNC_SEND)
+            continue;
+        while (recv && (recv->peer != self || recv->func != CRYSTAL_FUNC_RECV))
+            recv = recv->next;
+        if (!recv)
+            break;
+        if (send->count * crystal_dtype_bytes(send->dtype) !=
+            recv->count * crystal_dtype_bytes(recv->dtype))
+            return hostccl_fail(ncclInvalidUsage,
+                                "hostccl: rank %u sends itself one size and receives "
+                                "another",
+                                self);
+        send->self = recv;
+        recv->self = send;
+        recv = recv->next;
+    }
+    for (struct hostccl_task *task = draft->lists[1]; task; task = task->next)
+        if (task->peer == self && !task->self)
+            return hostccl_fail(ncclInvalidUsage,
+                                "hostccl: rank %u sends to itself without receiving, "
+                                "or the other way round, in one group",
+                                self);
+    return ncclSuccess;
+}
+
+static ncclResult_t prepare(struct draft *draft)
+{
+    struct crystal_error err = {0};
+    ncclResult_t result = pair_selves(draft);
+
+    if (result)
+        return result;
+    draft->launch = calloc(1, sizeof *draft->launch +
+                                  draft->stream_count * sizeof draft->launch->items[0]);
+    if (!draft->launch)
+        return hostccl_fail(ncclSystemError, "hostccl: out of memory");
+    if (draft->lists[1] && draft->comm->nranks > 1 &&
+        hostccl_connect_p2p(draft->comm, draft->lists[1], &err))
+        return hostccl_comm_fail(draft->comm, &err);
+    return ncclSuccess;
+}
+
+/* The draft's contents move into its launch. */
+static struct hostccl_launch *finish(struct draft *draft)
+{
+    struct hostccl_launch *launch = draft->launch;
+
+    launch->comm = draft->comm;
+    launch->colls = draft->lists[0];
+    launch->p2ps = draft->lists[1];
+    draft->lists[0] = draft->lists[1] = NULL;
+    for (int i = 0; i < 2; i++)
+        for (struct hostccl_task *t = i ? launch->p2ps : launch->colls; t; t = t->next)
+            t->launch = launch;
+    launch->stream_count = draft->stream_count;
+    for (uint32_t i = 0; i < draft->stream_count; i++) {
+        launch->items[i].kind = HOSTCCL_ITEM_LAUNCH;
+        launch->items[i].launch = launch;
+        launch->items[i].stream = hostccl_stream_find(draft->streams[i]);
+    }
+    draft->launch = NULL;
+    return launch;
+}
+
+static ncclResult_t launch_tasks(struct hostccl_task **tasks)
+{
+    struct draft *first = NULL;
+    struct hostccl_launch *launches = NULL, **last = &launches;
+    ncclResult_t result = ncclSuccess;
+
+    if (!make_drafts(tasks, &first))
+        result = hostccl_fail(ncclSystemError, "hostccl: out of memory");
+    for (struct draft *d = first; d && !result; d = d->next)
+        result = prepare(d);
+    for (struct draft *d = first; d && !result; d = d->next) {
+        *last = finish(d);
+        last = &(*last)->next;
+    }
+    drafts_free(first);
+    hostccl_engine_submit(launches);
+    return result;
+}
+
+static void *run_job(void *context)
+{
+    struct hostccl_job *job = context;
+
+    job->result = job->parent
+                      ? hostccl_comm_split(job->parent, job->color, job->key,
+                                           job->ret_comm, job->config)
+                      : hostccl_comm_create(job->ret_comm, job->nranks, job->crank,
+                                            job->ids, job->id_count, job->config);
+    return NULL;
+}
+
+/* Several communicators of one group need each other: a thread each. */
+static ncclResult_t run_jobs(struct hostccl_job *jobs)
+{
+    pthread_t *threads;
+    uint32_t count = 0, started = 0;
+    ncclResult_t result = ncclSuccess;
+
+    for (struct hostccl_job *job = jobs; job; job = job->next)
+        count++;
+    if (count == 1) {
+        (void)run_job(jobs); /* the result is in the job */
+        return jobs->result;
+    }
+    threads = calloc(count, sizeof *threads);
+    if (!threads)
+        return hostccl_fail(ncclSystemError, "hostccl: out of memory");
+    for (struct hostccl_job *job = jobs; job; job = job->next)
+        if (pthread_create(&threads[started], NULL, run_job, job) == 0)
+            started++;
+        else
+            job->result = hostccl_fail(ncclSystemError, "hostccl: no thread to be had");
+    for (uint32_t i = 0; i < started; i++)
+        (void)pthread_join(threads[i], NULL);
+    free(threads);
+    for (struct hostccl_job *job = jobs; job; job = job->next)
+        if (!result)
+            result = job->result;
+    return result;
+}
+
+static void jobs_free(struct hostccl_job *job)
+{
+    while (job) {
+        struct hostccl_job *next = job->next;
+
+        free(job->ids);
+        free(job);
+        job = next;
+    }
+}
+
+ncclResult_t hostccl_group_end(ncclResult_t result)
+{
+    struct hostccl_task *tasks = group.tasks;
+    struct hostccl_job *jobs = group.jobs;
+    void *event = group.event;
+
+    if (result && !group.result)
+        group.result = result;
+    if (--group.depth > 0)
+        return result;
+    result = group.result;
+    group.tasks = NULL;
+    group.jobs = NULL;
+    group.event = NULL;
+    if (!result && jobs)
+        result = run_jobs(jobs);
+    if (!result && tasks)
+        result = launch_tasks(&tasks);
+    tasks_free(tasks);
+    jobs_free(jobs);
+    if (event)
+        hostccl_profile_stop(group.event_profile, event);
+    return result;
+}
