@@ -313,7 +313,7 @@ def send_and_receive(r, n):
 
 @case
 def receives_posted_before_sends(r, n):
-    """Gloo allows any order; each receive has its own queue here."""
+    """Gloo allows any order, so each direction has a communicator of its own."""
     got = [torch.empty(200_000) for _ in range(n)]
     receives = [dist.irecv(got[i], i) for i in range(n) if i != r]
     sends = [dist.isend(torch.full((200_000,), 100.0 * r + i), i)
@@ -323,6 +323,28 @@ def receives_posted_before_sends(r, n):
     for i in range(n):
         if i != r:
             same(got[i], 100.0 * i + r)
+
+
+@case
+def a_ring_of_receives_before_sends(r, n):
+    """In a new group, where no connection was made before."""
+    group = dist.new_group()
+    x = torch.empty(3)
+    receive = dist.irecv(x, (r - 1) % n, group=group)
+    dist.isend(torch.full((3,), float(r)), (r + 1) % n, group=group).wait()
+    receive.wait()
+    same(x, (r - 1) % n)
+
+
+@case
+def only_two_ranks_of_a_group_talk(r, n):
+    group = dist.new_group()
+    if r == 0:
+        dist.send(value(0), n - 1, group=group)
+    elif r == n - 1:
+        x = torch.empty(5)
+        dist.recv(x, 0, group=group)
+        same(x, value(0))
 
 
 @case

@@ -13,15 +13,15 @@ namespace crystal
 {
 
 Work::Work(int crank, c10d::OpType type, std::shared_ptr<Communicator> communicator,
-           Lane *lane, std::shared_ptr<Operation> operation)
-    : c10d::Work(crank, type), communicator_(std::move(communicator)), lane_(lane),
+           std::shared_ptr<Operation> operation)
+    : c10d::Work(crank, type), communicator_(std::move(communicator)),
       operation_(std::move(operation))
 {
 }
 
 bool Work::isCompleted()
 {
-    return operation_->event && lane_->is_done(operation_);
+    return communicator_->is_done(operation_);
 }
 
 bool Work::isSuccess() const
@@ -37,7 +37,7 @@ std::exception_ptr Work::exception() const
 
 void Work::synchronize()
 {
-    lane_->wait(operation_);
+    communicator_->wait(operation_);
     if (operation_->error) {
         std::rethrow_exception(operation_->error);
     }
@@ -60,7 +60,7 @@ c10::intrusive_ptr<c10::ivalue::Future> Work::getFuture()
     if (!future_) {
         future_ = c10::make_intrusive<c10::ivalue::Future>(
             c10::ListType::create(c10::TensorType::get()));
-        communicator_->complete_later(*lane_, operation_, future_);
+        communicator_->complete_later(operation_, future_);
     }
     return future_;
 }
@@ -73,23 +73,31 @@ class Backend::Issue
   public:
     enum Calls { SINGLE, GROUP };
 
-    Issue(Backend &backend, c10d::OpType type, const char *name, Calls calls,
-          Lane *lane = nullptr)
-        : backend_(backend), type_(type), name_(name)
+    Issue(Backend &backend, c10d::OpType type, const char *name, Calls calls)
+        : backend_(backend), type_(type), name_(name),
+          communicator_(backend.communicator_), comm_(communicator_->get()),
+          is_part_(backend.block_ != nullptr), operation_(backend.block_)
     {
-        comm_ = backend.communicator_->get();
-        is_part_ = backend.block_ != nullptr;
-        lane_ = lane && !is_part_ ? lane : &backend.communicator_->collectives();
-        operation_ = is_part_ ? backend.block_ : std::make_shared<Operation>();
         if (!is_part_) {
-            lane_->reap(false);
+            communicator_->reap();
+            operation_ = std::make_shared<Operation>();
             operation_->name = name;
-            operation_->comm = comm_;
         }
         if (calls == GROUP) {
             check(Library::get().GroupStart(), comm_, name_);
             is_grouped_ = true;
         }
+        backend.sequence_++;
+    }
+
+    /* One that is made later, by finish_later: communicator may not be there yet. */
+    Issue(Backend &backend, c10d::OpType type, const char *name,
+          std::shared_ptr<Communicator> communicator)
+        : backend_(backend), type_(type), name_(name),
+          communicator_(std::move(communicator)), is_part_(false),
+          operation_(std::make_shared<Operation>())
+    {
+        operation_->name = name;
         backend.sequence_++;
     }
 
@@ -113,7 +121,7 @@ class Backend::Issue
     }
     ncclStream_t stream() const
     {
-        return lane_->stream();
+        return communicator_->stream();
     }
     void called(ncclResult_t result)
     {
@@ -210,10 +218,17 @@ class Backend::Issue
             called(library().GroupEnd());
         }
         if (!is_part_) {
-            lane_->append(operation_);
+            communicator_->append(operation_);
         }
-        return c10::make_intrusive<Work>(backend_.getRank(), type_,
-                                         backend_.communicator_, lane_, operation_);
+        return c10::make_intrusive<Work>(backend_.getRank(), type_, communicator_,
+                                         operation_);
+    }
+
+    WorkPtr finish_later(Communicator::Call call)
+    {
+        communicator_->issue(operation_, std::move(call));
+        return c10::make_intrusive<Work>(backend_.getRank(), type_, communicator_,
+                                         operation_);
     }
 
   private:
@@ -240,9 +255,9 @@ class Backend::Issue
     const c10d::OpType type_;
     const char *const name_;
     at::NoGradGuard no_grad_;
-    ncclComm_t comm_;
-    Lane *lane_;
-    bool is_part_;
+    const std::shared_ptr<Communicator> communicator_;
+    ncclComm_t comm_ = nullptr;
+    const bool is_part_;
     bool is_grouped_ = false;
     std::shared_ptr<Operation> operation_;
 };
@@ -264,8 +279,32 @@ Backend::Backend(const c10::intrusive_ptr<c10d::Store> &store, int crank, int si
                  std::chrono::milliseconds timeout)
     : c10d::Backend(crank, size),
       options_(c10::make_intrusive<Options>("gloo", timeout)),
-      communicator_(std::make_shared<Communicator>(store, crank, size, options_))
+      group_(new Group{store, crank, size, options_}),
+      communicator_(std::make_shared<Communicator>(group_, "0", crank, size))
 {
+}
+
+std::shared_ptr<Communicator> Backend::pair(int sender, int receiver)
+{
+    std::lock_guard<std::mutex> guard(lock_);
+    auto &slot = pairs_[{sender, receiver}];
+    if (!slot) {
+        slot = std::make_shared<Communicator>(
+            group_, std::to_string(sender) + ":" + std::to_string(receiver),
+            getRank() == sender ? 0 : 1, 2);
+    }
+    return slot;
+}
+
+void Backend::end(bool abort)
+{
+    {
+        std::lock_guard<std::mutex> guard(lock_);
+        for (auto &entry : pairs_) {
+            entry.second->shutdown(abort);
+        }
+    }
+    communicator_->shutdown(abort);
 }
 
 void Backend::setTimeout(std::chrono::milliseconds timeout)
@@ -279,7 +318,7 @@ void Backend::startCoalescing()
     ncclComm_t comm = communicator_->get();
     auto block = std::make_shared<Operation>();
     block->name = "coalesced operations";
-    block->comm = comm;
+    block->is_open = true;
     check(Library::get().GroupStart(), comm, block->name);
     block_ = block;
 }
@@ -289,11 +328,11 @@ Backend::WorkPtr Backend::endCoalescing()
     TORCH_CHECK(block_, "crystal: pytorch: no coalescing block is open");
     auto block = std::move(block_);
     block_ = nullptr;
-    check(Library::get().GroupEnd(), block->comm, block->name);
-    Lane &lane = communicator_->collectives();
-    lane.append(block);
+    block->is_open = false;
+    check(Library::get().GroupEnd(), communicator_->get(), block->name);
+    communicator_->append(block);
     return c10::make_intrusive<Work>(getRank(), c10d::OpType::COALESCED, communicator_,
-                                     &lane, block);
+                                     block);
 }
 
 Backend::WorkPtr Backend::broadcast(Tensors &tensors,
@@ -604,24 +643,45 @@ Backend::WorkPtr Backend::alltoall_base(at::Tensor &output, at::Tensor &input,
     return issue.close();
 }
 
+/* A message of its own, or a part of the open block: a block is for all members, a
+ * message of its own for two. */
+Backend::WorkPtr Backend::point_to_point(c10d::OpType type, const char *name,
+                                         at::Tensor &tensor, int peer)
+{
+    bool is_send = type == c10d::OpType::SEND;
+    TORCH_CHECK(peer >= 0 && peer < getSize() && peer != getRank(),
+                "crystal: pytorch: ", name, ": rank ", peer,
+                " is not another rank of the group");
+    if (block_) {
+        Issue issue(*this, type, name, Issue::SINGLE);
+        at::Tensor flat = is_send ? issue.input(tensor) : issue.output(tensor);
+        if (is_send) {
+            issue.send(flat, 0, flat.numel(), peer);
+        } else {
+            issue.receive(flat, 0, flat.numel(), peer);
+        }
+        return issue.close();
+    }
+    Issue issue(*this, type, name,
+                is_send ? pair(getRank(), peer) : pair(peer, getRank()));
+    at::Tensor flat = is_send ? issue.input(tensor) : issue.output(tensor);
+    WireType wire = wire_type(flat.scalar_type());
+    int64_t count = flat.numel() * wire.factor;
+    void *data = flat.data_ptr(); /* kept alive by the operation */
+    return issue.finish_later([=](ncclComm_t comm, ncclStream_t stream) {
+        return is_send ? Library::get().Send(data, count, wire.type, 1, comm, stream)
+                       : Library::get().Recv(data, count, wire.type, 0, comm, stream);
+    });
+}
+
 Backend::WorkPtr Backend::send(Tensors &tensors, int peer, int)
 {
-    at::Tensor &tensor = only(tensors, "send");
-    Issue issue(*this, c10d::OpType::SEND, "send", Issue::SINGLE,
-                &communicator_->sends(peer));
-    at::Tensor from = issue.input(tensor);
-    issue.send(from, 0, from.numel(), peer);
-    return issue.close();
+    return point_to_point(c10d::OpType::SEND, "send", only(tensors, "send"), peer);
 }
 
 Backend::WorkPtr Backend::recv(Tensors &tensors, int peer, int)
 {
-    at::Tensor &tensor = only(tensors, "recv");
-    Issue issue(*this, c10d::OpType::RECV, "recv", Issue::SINGLE,
-                &communicator_->receives(peer));
-    at::Tensor to = issue.output(tensor);
-    issue.receive(to, 0, to.numel(), peer);
-    return issue.close();
+    return point_to_point(c10d::OpType::RECV, "recv", only(tensors, "recv"), peer);
 }
 
 Backend::WorkPtr Backend::recvAnysource(Tensors &, int)

@@ -7,6 +7,8 @@
 #ifndef CRYSTAL_TORCH_BACKEND_H
 #define CRYSTAL_TORCH_BACKEND_H
 
+#include <map>
+
 #include "communicator.h"
 
 namespace crystal
@@ -16,7 +18,7 @@ class Work : public c10d::Work
 {
   public:
     Work(int crank, c10d::OpType type, std::shared_ptr<Communicator> communicator,
-         Lane *lane, std::shared_ptr<Operation> operation);
+         std::shared_ptr<Operation> operation);
     bool isCompleted() override;
     bool isSuccess() const override;
     std::exception_ptr exception() const override;
@@ -26,9 +28,8 @@ class Work : public c10d::Work
     c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
 
   private:
-    std::shared_ptr<Communicator> communicator_; /* owns the lane */
-    Lane *lane_;
-    std::shared_ptr<Operation> operation_;
+    const std::shared_ptr<Communicator> communicator_;
+    const std::shared_ptr<Operation> operation_;
     c10::intrusive_ptr<c10::ivalue::Future> future_; /* under mutex_ of the base */
 };
 
@@ -65,11 +66,11 @@ class Backend : public c10d::Backend
     WorkPtr endCoalescing() override;
     void abort() override
     {
-        communicator_->shutdown(true);
+        end(true);
     }
     void shutdown() override
     {
-        communicator_->shutdown(false);
+        end(false);
     }
 
     WorkPtr broadcast(Tensors &tensors, const c10d::BroadcastOptions &opts) override;
@@ -116,8 +117,17 @@ class Backend : public c10d::Backend
     void reduce_scatter_flat(Issue &issue, at::Tensor &output, at::Tensor &input,
                              const c10d::ReduceOp &reduce_op);
 
+    std::shared_ptr<Communicator> pair(int sender, int receiver);
+    WorkPtr point_to_point(c10d::OpType type, const char *name, at::Tensor &tensor,
+                           int peer);
+    void end(bool abort);
+
     const c10::intrusive_ptr<Options> options_;
-    const std::shared_ptr<Communicator> communicator_;
+    const std::shared_ptr<const Group> group_;
+    const std::shared_ptr<Communicator> communicator_; /* of all members */
+    std::mutex lock_;
+    /* Of two members, sender first; under lock_. */
+    std::map<std::pair<int, int>, std::shared_ptr<Communicator>> pairs_;
     std::atomic<uint64_t> sequence_{0}; /* operations so far */
     /* The open coalescing block, else NULL; used by the one thread that opened it. */
     std::shared_ptr<Operation> block_;

@@ -1,7 +1,8 @@
-/* Communicators, lanes and operations; see communicator.h. Membership and the unique id
- * go through the program's own store: "crystal/group/<name>" at its root, so that
- * whoever serves the store knows who makes the id, then the id under key "0" of the
- * group's prefix, put there by crank 0.
+/* Communicators and operations; see communicator.h. Membership and the unique id go
+ * through the program's own store: "crystal/group/<name>" at its root, so that whoever
+ * serves the store knows who makes the id, then the id within the group's prefix: under
+ * key "0" that of the group's communicator, put there by rank 0 of the group; under
+ * "<sender>:<receiver>" that of two, put there by the sender.
  */
 #include "communicator.h"
 
@@ -32,89 +33,6 @@ Event::~Event()
     (void)Library::get().event_destroy(handle_); /* nothing can be done about it */
 }
 
-Lane::Lane()
-{
-    check(Library::get().stream_create(&stream_), nullptr, "making a stream");
-}
-
-Lane::~Lane()
-{
-    (void)Library::get().stream_destroy(stream_); /* nothing can be done about it */
-}
-
-void Lane::append(const std::shared_ptr<Operation> &operation)
-{
-    operation->event = std::make_unique<Event>();
-    check(Library::get().event_record(operation->event->handle(), stream_),
-          operation->comm, operation->name);
-    std::lock_guard<std::mutex> guard(lock_);
-    queue_.push_back(operation);
-}
-
-void Lane::settle(Operation &operation)
-{
-    const Library &library = Library::get();
-    ncclResult_t result = library.event_query(operation.event->handle());
-    if (result == ncclInProgress) {
-        result = library.event_synchronize(operation.event->handle());
-    }
-    try {
-        check(result, operation.comm, operation.name);
-        at::NoGradGuard no_grad;
-        for (auto &finisher : operation.finishers) {
-            finisher();
-        }
-    } catch (...) {
-        operation.error = std::current_exception();
-    }
-    operation.finishers.clear();
-    operation.tensors.clear();
-    operation.done.store(true, std::memory_order_release);
-}
-
-void Lane::wait(const std::shared_ptr<Operation> &operation)
-{
-    if (operation->done.load(std::memory_order_acquire)) {
-        return;
-    }
-    TORCH_CHECK(operation->event, "crystal: pytorch: ", operation->name,
-                ": waiting inside the coalescing block that it belongs to");
-    /* The answer is read again by settle. */
-    (void)Library::get().event_synchronize(operation->event->handle());
-    std::lock_guard<std::mutex> guard(lock_);
-    while (!operation->done.load(std::memory_order_relaxed)) {
-        auto front = queue_.front();
-        queue_.pop_front();
-        settle(*front);
-    }
-}
-
-bool Lane::is_done(const std::shared_ptr<Operation> &operation)
-{
-    reap(false);
-    return operation->done.load(std::memory_order_acquire);
-}
-
-void Lane::reap(bool all)
-{
-    std::lock_guard<std::mutex> guard(lock_);
-    while (!queue_.empty()) {
-        auto front = queue_.front();
-        if (!all &&
-            Library::get().event_query(front->event->handle()) == ncclInProgress) {
-            return;
-        }
-        queue_.pop_front();
-        settle(*front);
-    }
-}
-
-Communicator::Communicator(c10::intrusive_ptr<c10d::Store> store, int crank, int size,
-                           c10::intrusive_ptr<c10d::Backend::Options> options)
-    : store_(std::move(store)), crank_(crank), size_(size), options_(std::move(options))
-{
-}
-
 std::string members_text(const std::vector<uint64_t> &lranks)
 {
     std::string text;
@@ -132,142 +50,286 @@ std::string members_text(const std::vector<uint64_t> &lranks)
     return text;
 }
 
-std::string Communicator::place() const
+std::string Group::place() const
 {
-    return "group '" + options_->group_name + "', rank " + std::to_string(crank_) +
-           " of " + std::to_string(size_);
+    return "group '" + options->group_name + "', rank " + std::to_string(crank) +
+           " of " + std::to_string(size);
 }
 
-void Communicator::publish_members()
+void Group::publish_members(c10d::Store &any) const
 {
-    if (options_->group_name.empty()) {
+    if (options->group_name.empty()) {
         return; /* made past torch.distributed: nobody knows it by name */
     }
-    std::vector<uint64_t> lranks = options_->global_ranks_in_group;
+    std::vector<uint64_t> lranks = options->global_ranks_in_group;
     if (lranks.empty()) { /* the default group */
-        for (int i = 0; i < size_; i++) {
+        for (int i = 0; i < size; i++) {
             lranks.push_back(i);
         }
     }
-    c10::intrusive_ptr<c10d::Store> root = store_;
-    if (auto *prefixed = dynamic_cast<c10d::PrefixStore *>(store_.get())) {
-        root = prefixed->getUnderlyingNonPrefixStore();
+    std::string key = "crystal/group/" + options->group_name,
+                text = members_text(lranks);
+    if (auto *prefixed = dynamic_cast<c10d::PrefixStore *>(&any)) {
+        prefixed->getUnderlyingNonPrefixStore()->set(key, text);
+    } else {
+        any.set(key, text);
     }
-    root->set("crystal/group/" + options_->group_name, members_text(lranks));
 }
 
-ncclComm_t Communicator::get()
+Communicator::Communicator(std::shared_ptr<const Group> group, std::string key,
+                           int crank, int size)
+    : group_(std::move(group)), key_(std::move(key)), crank_(crank), size_(size)
 {
-    std::lock_guard<std::mutex> guard(lock_);
-    TORCH_CHECK(!closed_, "crystal: pytorch: ", place(),
-                " was shut down; nothing can be sent any more");
-    if (comm_) {
-        return comm_;
+}
+
+/* A communicator that was not shut down is left to the end of the process: its peers
+ * may be using it. */
+Communicator::~Communicator()
+{
+    if (stream_) {
+        (void)Library::get().stream_destroy(stream_); /* nothing can be done about it */
     }
+}
+
+ncclComm_t Communicator::make(c10d::Store &store)
+{
     const Library &library = Library::get();
     ncclUniqueId id;
-    publish_members();
+    group_->publish_members(store);
     if (crank_ == 0) {
-        check(library.GetUniqueId(&id), nullptr, place() + ": making its id");
+        check(library.GetUniqueId(&id), nullptr, group_->place() + ": making its id");
         auto bytes = reinterpret_cast<const uint8_t *>(&id);
-        store_->set("0", std::vector<uint8_t>(bytes, bytes + sizeof(id)));
+        store.set(key_, std::vector<uint8_t>(bytes, bytes + sizeof(id)));
     } else {
-        std::vector<uint8_t> bytes = store_->get("0");
+        std::vector<uint8_t> bytes = store.get(key_);
         TORCH_CHECK_WITH(DistBackendError, bytes.size() == sizeof(id),
-                         "crystal: pytorch: ", place(), ": the store has an id of ",
-                         bytes.size(), " bytes, want ", sizeof(id),
-                         "; do all ranks run with the same backend?");
+                         "crystal: pytorch: ", group_->place(),
+                         ": the store has an id of ", bytes.size(), " bytes, want ",
+                         sizeof(id), "; do all ranks run with the same backend?");
         memcpy(&id, bytes.data(), sizeof(id));
     }
     ncclComm_t comm = nullptr;
     check(library.CommInitRank(&comm, size_, id, crank_), nullptr,
-          place() + ": making its communicator");
+          group_->place() + ": making a communicator of " + std::to_string(size_));
+    ncclStream_t stream = nullptr;
+    check(library.stream_create(&stream), comm, "making a stream");
+    std::lock_guard<std::mutex> guard(lock_);
+    stream_ = stream;
     comm_ = comm;
-    return comm_;
+    return comm;
 }
 
-Lane &Communicator::lane(int peer, int direction)
+ncclComm_t Communicator::get()
+{
+    std::lock_guard<std::mutex> making(make_lock_);
+    {
+        std::lock_guard<std::mutex> guard(lock_);
+        TORCH_CHECK(!is_closed_, "crystal: pytorch: ", group_->place(),
+                    " was shut down; nothing can be sent any more");
+        if (comm_) {
+            return comm_;
+        }
+    }
+    return make(*group_->store);
+}
+
+ncclStream_t Communicator::stream()
 {
     std::lock_guard<std::mutex> guard(lock_);
-    auto &slot = lanes_[{peer, direction}];
-    if (!slot) {
-        slot = std::make_unique<Lane>();
+    return stream_;
+}
+
+void Communicator::append(const std::shared_ptr<Operation> &operation)
+{
+    auto event = std::make_unique<Event>();
+    check(Library::get().event_record(event->handle(), stream_), comm_,
+          operation->name);
+    std::lock_guard<std::mutex> guard(lock_);
+    operation->event = std::move(event);
+    queue_.push_back(operation);
+    changed_.notify_all();
+}
+
+/* A thread: makes the communicator, then what was asked for meanwhile. */
+void Communicator::make_and_issue()
+{
+    std::exception_ptr error;
+    try {
+        /* A store's client serves one request at a time, and this one may take long. */
+        auto store = group_->store->clone();
+        std::lock_guard<std::mutex> making(make_lock_);
+        make(*store);
+    } catch (...) {
+        error = std::current_exception();
     }
-    return *slot;
+    std::unique_lock<std::mutex> guard(lock_);
+    while (!due_.empty()) {
+        auto [operation, call] = std::move(due_.front());
+        due_.pop_front();
+        if (!error) {
+            guard.unlock();
+            try {
+                check(call(comm_, stream_), comm_, operation->name);
+                append(operation);
+            } catch (...) {
+                error = std::current_exception();
+            }
+            guard.lock();
+        }
+        if (error) {
+            operation->error = error;
+            operation->tensors.clear();
+            operation->done.store(true, std::memory_order_release);
+        }
+    }
+    is_making_ = false;
+    changed_.notify_all();
 }
 
-Lane &Communicator::collectives()
+void Communicator::issue(const std::shared_ptr<Operation> &operation, Call call)
 {
-    return lane(-1, 0);
+    {
+        std::lock_guard<std::mutex> guard(lock_);
+        TORCH_CHECK(!is_closed_, "crystal: pytorch: ", group_->place(),
+                    " was shut down; nothing can be sent any more");
+        if (!comm_ || is_making_) {
+            due_.emplace_back(operation, std::move(call));
+            if (!is_making_) {
+                is_making_ = true;
+                std::thread([self = shared_from_this()] {
+                    self->make_and_issue();
+                }).detach();
+            }
+            return;
+        }
+    }
+    reap();
+    check(call(comm_, stream_), comm_, operation->name);
+    append(operation);
 }
 
-Lane &Communicator::sends(int peer)
+/* Lock held. The operation's end was reached, or all before it. */
+void Communicator::settle(Operation &operation)
 {
-    return lane(peer, 1);
+    const Library &library = Library::get();
+    ncclResult_t result = library.event_query(operation.event->handle());
+    if (result == ncclInProgress) {
+        result = library.event_synchronize(operation.event->handle());
+    }
+    try {
+        check(result, comm_, operation.name);
+        at::NoGradGuard no_grad;
+        for (auto &finisher : operation.finishers) {
+            finisher();
+        }
+    } catch (...) {
+        operation.error = std::current_exception();
+    }
+    operation.finishers.clear();
+    operation.tensors.clear();
+    operation.done.store(true, std::memory_order_release);
 }
 
-Lane &Communicator::receives(int peer)
+void Communicator::wait(const std::shared_ptr<Operation> &operation)
 {
-    return lane(peer, 2);
-}
-
-static void keep_promise(c10::ivalue::Future &future, const Operation &operation)
-{
-    if (operation.error) {
-        future.setError(operation.error);
-    } else {
-        future.markCompleted(at::IValue(operation.outputs));
+    if (operation->done.load(std::memory_order_acquire)) {
+        return;
+    }
+    TORCH_CHECK(!operation->is_open, "crystal: pytorch: ", operation->name,
+                ": waiting inside the coalescing block that it belongs to");
+    std::unique_lock<std::mutex> guard(lock_);
+    changed_.wait(guard, [&] { return operation->event || operation->done.load(); });
+    if (operation->done.load(std::memory_order_relaxed)) {
+        return;
+    }
+    crystal_event_t event = operation->event->handle(); /* ours until destroyed */
+    guard.unlock();
+    /* The answer is read again by settle. */
+    (void)Library::get().event_synchronize(event);
+    guard.lock();
+    while (!operation->done.load(std::memory_order_relaxed)) {
+        auto front = queue_.front();
+        queue_.pop_front();
+        settle(*front);
     }
 }
 
-void Communicator::complete_later(Lane &lane, std::shared_ptr<Operation> operation,
+bool Communicator::is_done(const std::shared_ptr<Operation> &operation)
+{
+    reap();
+    return operation->done.load(std::memory_order_acquire);
+}
+
+void Communicator::reap()
+{
+    std::lock_guard<std::mutex> guard(lock_);
+    while (!queue_.empty()) {
+        auto front = queue_.front();
+        if (Library::get().event_query(front->event->handle()) == ncclInProgress) {
+            return;
+        }
+        queue_.pop_front();
+        settle(*front);
+    }
+}
+
+/* A thread, for the rest of the process. */
+void Communicator::keep_promises()
+{
+    std::unique_lock<std::mutex> guard(lock_);
+    for (;;) {
+        changed_.wait(guard, [&] { return !promises_.empty(); });
+        auto [operation, future] = std::move(promises_.front());
+        promises_.pop_front();
+        guard.unlock();
+        wait(operation);
+        if (operation->error) {
+            future->setError(operation->error);
+        } else {
+            future->markCompleted(at::IValue(operation->outputs));
+        }
+        guard.lock();
+    }
+}
+
+void Communicator::complete_later(const std::shared_ptr<Operation> &operation,
                                   c10::intrusive_ptr<c10::ivalue::Future> future)
 {
     std::lock_guard<std::mutex> guard(lock_);
-    if (!promises_) {
-        promises_ = std::make_shared<Promises>();
-        /* The thread lives as long as the process; the lanes do, too, while it has
-         * promises to keep, because each holds this object. */
-        std::thread([promises = promises_, self = shared_from_this()] {
-            std::unique_lock<std::mutex> held(promises->lock);
-            for (;;) {
-                promises->changed.wait(held, [&] { return !promises->queue.empty(); });
-                Promise promise = std::move(promises->queue.front());
-                promises->queue.pop_front();
-                held.unlock();
-                promise.lane->wait(promise.operation);
-                keep_promise(*promise.future, *promise.operation);
-                held.lock();
-            }
-        }).detach();
+    promises_.emplace_back(operation, std::move(future));
+    if (!has_keeper_) {
+        has_keeper_ = true;
+        std::thread([self = shared_from_this()] { self->keep_promises(); }).detach();
     }
-    {
-        std::lock_guard<std::mutex> held(promises_->lock);
-        promises_->queue.push_back({&lane, std::move(operation), std::move(future)});
-    }
-    promises_->changed.notify_one();
+    changed_.notify_all();
 }
 
 void Communicator::shutdown(bool abort)
 {
+    const Library &library = Library::get();
+    {
+        std::unique_lock<std::mutex> guard(lock_);
+        is_closed_ = true;
+        if (!abort) {
+            changed_.wait(guard, [&] { return !is_making_; });
+        }
+    }
+    std::lock_guard<std::mutex> making(make_lock_);
     std::lock_guard<std::mutex> guard(lock_);
-    closed_ = true;
     if (!comm_) {
         return;
     }
-    const Library &library = Library::get();
-    ncclResult_t result;
-    if (abort) {
-        result = library.CommAbort(comm_);
-    }
-    for (auto &entry : lanes_) {
-        entry.second->reap(true);
+    ncclResult_t result = abort ? library.CommAbort(comm_) : ncclSuccess;
+    while (!queue_.empty()) {
+        auto front = queue_.front();
+        queue_.pop_front();
+        settle(*front);
     }
     if (!abort) {
         result = library.CommDestroy(comm_);
     }
     comm_ = nullptr;
-    check(result, nullptr, place() + ": ending its communicator");
+    check(result, nullptr, group_->place() + ": ending a communicator");
 }
 
 } // namespace crystal

@@ -1,22 +1,23 @@
-/* One process group's communicator, its streams, and the operations in flight.
+/* Communicators and the operations in flight on them.
  *
- * An operation is given to a lane: a stream of the library with the operations that
- * were put on it, first come, first done. Collectives and grouped point-to-point calls
- * share one lane, as PyTorch's NCCL backend has one stream for them. A send or receive
- * on its own gets a lane per peer and direction: programs written for gloo post
- * receives before the sends that they depend on, and one queue would stand still.
+ * A process group has one communicator for collectives and grouped point-to-point
+ * calls, made by all members at the first of them: a thousand groups that are never
+ * used cost nothing. A send or receive on its own goes over a communicator of two, one
+ * for each direction, as programs written for gloo post receives before the sends that
+ * these wait for, and the calls on one communicator run one after the other. It is made
+ * by a thread of its own, since a receive must not wait for the peer.
  *
- * The communicator is made at the first operation: a thousand groups that are never
- * used cost nothing. Time limits of PyTorch do not apply to operations: a stage
- * stretches time, and the coordinator knows better who is dead.
+ * Each communicator has a stream; operations end in the order of their calls. Time
+ * limits of PyTorch do not apply to them: a stage stretches time, and the coordinator
+ * knows better who is dead.
  */
 #ifndef CRYSTAL_TORCH_COMMUNICATOR_H
 #define CRYSTAL_TORCH_COMMUNICATOR_H
 
+#include <atomic>
 #include <condition_variable>
 #include <deque>
 #include <functional>
-#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -56,78 +57,80 @@ struct Operation {
     std::vector<at::Tensor> tensors;              /* kept alive until done */
     std::vector<at::Tensor> outputs;              /* what a Future holds */
     std::vector<std::function<void()>> finishers; /* copies to do at the end */
-    std::unique_ptr<Event> event;                 /* set by Lane::append */
-    ncclComm_t comm = nullptr;                    /* for the text of an error */
-    /* Written once under the lane's lock; done last, with release order. */
+    bool is_open = false; /* a coalescing block, not ended yet */
+    /* The rest under the communicator's queue lock; done is written last. */
+    std::unique_ptr<Event> event; /* the end of its calls, once they are made */
     std::exception_ptr error;
     std::atomic<bool> done{false};
 };
 
-class Lane
-{
-  public:
-    Lane();
-    ~Lane();
-    Lane(const Lane &) = delete;
-    Lane &operator=(const Lane &) = delete;
-    ncclStream_t stream() const
-    {
-        return stream_;
-    }
-    /* OPERATION's calls are on the stream: marks its end. */
-    void append(const std::shared_ptr<Operation> &operation);
-    /* Blocks until OPERATION is done; its error is in it. */
-    void wait(const std::shared_ptr<Operation> &operation);
-    bool is_done(const std::shared_ptr<Operation> &operation);
-    /* Finishes what is complete; blocks for all of it where told to. */
-    void reap(bool all);
+/* What a group's communicators have in common. */
+struct Group {
+    const c10::intrusive_ptr<c10d::Store> store; /* with the group's prefix */
+    const int crank;
+    const int size;
+    const c10::intrusive_ptr<c10d::Backend::Options> options; /* name, members */
 
-  private:
-    void settle(Operation &operation); /* lock held */
-    ncclStream_t stream_ = nullptr;
-    std::mutex lock_;
-    std::deque<std::shared_ptr<Operation>> queue_; /* under lock_, in stream order */
+    std::string place() const;
+    /* Puts the members into the store; any number of times. */
+    void publish_members(c10d::Store &store) const;
 };
 
 class Communicator : public std::enable_shared_from_this<Communicator>
 {
   public:
-    Communicator(c10::intrusive_ptr<c10d::Store> store, int crank, int size,
-                 c10::intrusive_ptr<c10d::Backend::Options> options);
-    /* The handle; made by the first call, which all members must make. */
+    using Call = std::function<ncclResult_t(ncclComm_t, ncclStream_t)>;
+
+    /* KEY: where the unique id stands, put there by crank 0 of this communicator. */
+    Communicator(std::shared_ptr<const Group> group, std::string key, int crank,
+                 int size);
+    ~Communicator();
+    Communicator(const Communicator &) = delete;
+    Communicator &operator=(const Communicator &) = delete;
+
+    /* The handle; the first call makes it and waits for all members. */
     ncclComm_t get();
-    Lane &collectives();
-    Lane &sends(int peer);
-    Lane &receives(int peer);
+    ncclStream_t stream(); /* after get */
+    /* OPERATION's calls were made on the stream: marks its end. */
+    void append(const std::shared_ptr<Operation> &operation);
+    /* Makes CALL and appends OPERATION, as soon as the communicator is there; never
+     * waits for that. */
+    void issue(const std::shared_ptr<Operation> &operation, Call call);
+    /* Blocks until OPERATION is done; its error is in it. */
+    void wait(const std::shared_ptr<Operation> &operation);
+    bool is_done(const std::shared_ptr<Operation> &operation);
+    void reap(); /* finishes what is complete */
     /* Marks FUTURE complete when OPERATION is, from a thread of this communicator. */
-    void complete_later(Lane &lane, std::shared_ptr<Operation> operation,
+    void complete_later(const std::shared_ptr<Operation> &operation,
                         c10::intrusive_ptr<c10::ivalue::Future> future);
     /* Ends it; an operation after that is refused. Idempotent. */
     void shutdown(bool abort);
 
   private:
-    struct Promise {
-        Lane *lane;
-        std::shared_ptr<Operation> operation;
-        c10::intrusive_ptr<c10::ivalue::Future> future;
-    };
-    struct Promises {
-        std::mutex lock;
-        std::condition_variable changed;
-        std::deque<Promise> queue; /* under lock */
-    };
-    Lane &lane(int peer, int direction);
-    void publish_members();
-    std::string place() const;
-    const c10::intrusive_ptr<c10d::Store> store_;
+    using Promise =
+        std::pair<std::shared_ptr<Operation>, c10::intrusive_ptr<c10::ivalue::Future>>;
+
+    ncclComm_t make(c10d::Store &store);
+    void make_and_issue();
+    void settle(Operation &operation);
+    void settle_until(const Operation *last);
+    void keep_promises();
+
+    const std::shared_ptr<const Group> group_;
+    const std::string key_;
     const int crank_;
     const int size_;
-    const c10::intrusive_ptr<c10d::Backend::Options> options_;
-    std::mutex lock_;
-    ncclComm_t comm_ = nullptr;                                  /* under lock_ */
-    bool closed_ = false;                                        /* under lock_ */
-    std::map<std::pair<int, int>, std::unique_ptr<Lane>> lanes_; /* under lock_ */
-    std::shared_ptr<Promises> promises_;                         /* under lock_ */
+    std::mutex make_lock_; /* held while it is being made or ended; taken first */
+    std::mutex lock_;      /* the rest */
+    std::condition_variable changed_;
+    ncclComm_t comm_ = nullptr;
+    ncclStream_t stream_ = nullptr;
+    bool is_closed_ = false;
+    bool is_making_ = false;                                      /* by a thread */
+    std::deque<std::pair<std::shared_ptr<Operation>, Call>> due_; /* to be issued */
+    std::deque<std::shared_ptr<Operation>> queue_;                /* in stream order */
+    std::deque<Promise> promises_;
+    bool has_keeper_ = false; /* a thread keeps the promises */
 };
 
 /* Group members as text: ranges "0-7" and single ranks, in the order of their cranks.
