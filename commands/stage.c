@@ -354,6 +354,7 @@ static uint32_t lost_rank(const char *sentence)
 static int stage_ended(struct stage *stage, const struct crystal_launch_end *end,
                        struct crystal_error *err)
 {
+    static const char prefix[] = "coordinator: ";
     struct crystal_error stop = {0};
     struct crystal_launch_end other;
     uint32_t lost;
@@ -371,7 +372,10 @@ static int stage_ended(struct stage *stage, const struct crystal_launch_end *end
         if (other.lrank == lost && other.code)
             return rank_failed(stage, &other, err);
     stage->was_told = 1;
-    return crystal_error_set(err, ECANCELED, "%s", stop.text);
+    return crystal_error_set(err, ECANCELED, "%s",
+                             stop.text + (strncmp(stop.text, prefix, sizeof prefix - 1)
+                                              ? 0
+                                              : sizeof prefix - 1));
 }
 
 int stage_wait_ranks(struct stage *stage, stage_check_fn check, void *context,

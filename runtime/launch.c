@@ -37,6 +37,7 @@ struct crystal_launch {
     int guard_fd; /* writing end */
     pid_t guard;
     sigset_t before; /* the caller's signal mask */
+    sigset_t ranks;  /* the ranks': the same without the signals that we wait for */
 };
 
 /* --- groups --- */
@@ -135,6 +136,10 @@ struct crystal_launch *crystal_launch_create(struct crystal_error *err)
     (void)sigaddset(&signals, SIGHUP);
     (void)sigaddset(&signals, SIGPIPE); /* a dead guard is an error code */
     (void)pthread_sigmask(SIG_BLOCK, &signals, &l->before);
+    l->ranks = l->before; /* another launch may have blocked them before */
+    for (int signal = 1; signal < NSIG; signal++)
+        if (sigismember(&signals, signal) == 1)
+            (void)sigdelset(&l->ranks, signal);
     l->guard = fork();
     if (l->guard == 0) {
         (void)close(ends[1]);
@@ -258,7 +263,7 @@ int crystal_launch_start(struct crystal_launch *l,
         goto out_close;
     }
     if (pid == 0)
-        child_main(rank, env, &l->before, in, out, status[1], parent);
+        child_main(rank, env, &l->ranks, in, out, status[1], parent);
     (void)setpgid(pid, pid); /* whoever is first */
     (void)close(status[1]);
     status[1] = -1;

@@ -226,6 +226,25 @@ static void signals_ask_to_stop(void)
     crystal_launch_destroy(l);
 }
 
+/* Where the launching process blocks signals already, its ranks do not. */
+static void ranks_take_signals(void)
+{
+    struct crystal_error err = {0};
+    struct crystal_launch *first = crystal_launch_create(&err);
+    struct crystal_launch *second = crystal_launch_create(&err);
+    struct crystal_launch_end end = {0};
+    int signal;
+
+    if (!first || !second)
+        return;
+    CHECK_EQ(start_shell(second, 0, "kill -TERM $$; sleep 60", log_path, NULL, &err),
+             0);
+    CHECK_EQ(crystal_launch_wait(second, 5000, &end, &signal), 1);
+    CHECK_EQ(end.signal, SIGTERM);
+    crystal_launch_destroy(second);
+    crystal_launch_destroy(first);
+}
+
 int main(void)
 {
     check_begin();
@@ -239,6 +258,7 @@ int main(void)
     CHECK_RUN(stop_kills_the_stubborn);
     CHECK_RUN(death_of_the_launcher_leaves_nothing);
     CHECK_RUN(signals_ask_to_stop);
+    CHECK_RUN(ranks_take_signals);
     (void)unlink(log_path);
     (void)rmdir(directory);
     return check_end();
