@@ -1,0 +1,209 @@
+/* Finding the coordinator, connecting, HELLO. See coord_dial.h. */
+#include "config.h"
+
+#include "runtime/coord_dial.h"
+
+#include "runtime/listen.h"
+
+#include <errno.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+#define OPEN_WAIT_MS  30000 /* for a coordinator that is still starting */
+#define OPEN_RETRY_MS 50
+
+/* Value of "key=" in a small file of key=value lines. */
+static int file_value(const char *path, const char *key, char *value,
+                      size_t value_bytes, struct crystal_error *err)
+{
+    char line[512];
+    size_t key_len = strlen(key);
+    FILE *f = fopen(path, "re");
+    int rc;
+
+    if (!f)
+        return crystal_error_set(err, errno, "coordinator: %s: %s", path,
+                                 strerror(errno));
+    rc = crystal_error_set(err, ENOENT, "coordinator: %s has no line '%s='", path, key);
+    while (rc < 0 && fgets(line, sizeof line, f)) {
+        line[strcspn(line, "\n")] = '\0';
+        if (strncmp(line, key, key_len) != 0 || line[key_len] != '=')
+            continue;
+        if (strlen(line + key_len + 1) >= value_bytes)
+            break;
+        strcpy(value, line + key_len + 1);
+        rc = 0;
+    }
+    (void)fclose(f);
+    return rc;
+}
+
+static int hex_digit(int c)
+{
+    if (c >= '0' && c <= '9')
+        return c - '0';
+    return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
+}
+
+static int read_token(const char *path, uint8_t *token, struct crystal_error *err)
+{
+    char hex[2 * CRYSTAL_TOKEN_BYTES];
+    FILE *f = fopen(path, "re");
+    size_t n;
+
+    if (!f)
+        return crystal_error_set(err, errno, "coordinator: %s: %s", path,
+                                 strerror(errno));
+    n = fread(hex, 1, sizeof hex, f);
+    (void)fclose(f);
+    for (size_t i = 0; n == sizeof hex && i < CRYSTAL_TOKEN_BYTES; i++) {
+        int high = hex_digit(hex[2 * i]), low = hex_digit(hex[2 * i + 1]);
+
+        if (high < 0 || low < 0)
+            n = 0;
+        token[i] = (uint8_t)((unsigned)high << 4 | (unsigned)low);
+    }
+    if (n != sizeof hex)
+        return crystal_error_set(
+            err, EBADMSG, "coordinator: %s does not hold 64 hexadecimal digits", path);
+    return 0;
+}
+
+static void socket_options(int fd)
+{
+    struct timeval ten_seconds = {10, 0};
+    int one = 1;
+
+    /* Only faster, or sooner to notice that nobody is there. */
+    (void)setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &ten_seconds, sizeof ten_seconds);
+    (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+    crystal_socket_keepalive(fd);
+}
+
+static int connect_once(const char *coord_file, int *ret_fd, struct crystal_error *err)
+{
+    struct addrinfo hints = {.ai_socktype = SOCK_STREAM}, *list, *a;
+    struct timeval no_limit = {0, 0};
+    char host[256], port[16];
+    int fd = -1, rc, cause = 0;
+
+    rc = file_value(coord_file, "host", host, sizeof host, err);
+    if (rc == 0)
+        rc = file_value(coord_file, "port", port, sizeof port, err);
+    if (rc < 0)
+        return rc;
+    rc = getaddrinfo(host, port, &hints, &list);
+    if (rc != 0)
+        return crystal_error_set(err, EHOSTUNREACH, "coordinator: host '%s': %s", host,
+                                 gai_strerror(rc));
+    for (a = list; a && fd < 0; a = a->ai_next) {
+        fd = socket(a->ai_family, a->ai_socktype | SOCK_CLOEXEC, a->ai_protocol);
+        if (fd < 0) {
+            cause = errno;
+            continue;
+        }
+        socket_options(fd); /* the send timeout also limits connect */
+        if (connect(fd, a->ai_addr, a->ai_addrlen) < 0) {
+            cause = errno;
+            (void)close(fd);
+            fd = -1;
+        }
+    }
+    freeaddrinfo(list);
+    if (fd < 0)
+        return crystal_error_set(err, cause, "coordinator: cannot connect to %s:%s: %s",
+                                 host, port, strerror(cause));
+    (void)setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &no_limit, sizeof no_limit);
+    *ret_fd = fd;
+    return 0;
+}
+
+static int connect_wait(const char *coord_file, int *ret_fd, struct crystal_error *err)
+{
+    const struct timespec pause = {0, OPEN_RETRY_MS * 1000000L};
+    struct timespec start, now;
+    int rc;
+
+    (void)clock_gettime(CLOCK_MONOTONIC, &start);
+    for (;;) {
+        rc = connect_once(coord_file, ret_fd, err);
+        if (rc == 0)
+            return 0;
+        (void)clock_gettime(CLOCK_MONOTONIC, &now);
+        if ((now.tv_sec - start.tv_sec) * 1000 >= OPEN_WAIT_MS)
+            break;
+        (void)nanosleep(&pause, NULL);
+    }
+    crystal_error_prefix(err, "no coordinator after %d s", OPEN_WAIT_MS / 1000);
+    return rc;
+}
+
+static int greet(int fd, const uint8_t *token, enum crystal_role role, uint32_t lrank,
+                 struct crystal_msg_welcome *welcome, struct crystal_error *err)
+{
+    struct crystal_msg_hello hello = {
+        .role = role, .lrank = lrank, .pid = (uint32_t)getpid()};
+    struct iovec body = {&hello, sizeof hello};
+    struct crystal_message_head head;
+    char text[CRYSTAL_ERROR_TEXT_BYTES];
+    int rc;
+
+    memcpy(hello.token, token, sizeof hello.token);
+    rc = crystal_message_send(fd, CRYSTAL_MSG_HELLO, 0, &body, 1, err);
+    memset(&hello, 0, sizeof hello);
+    if (rc == 0)
+        rc = crystal_message_receive(fd, &head, sizeof head, err);
+    if (rc == -ECONNRESET)
+        return crystal_error_set(err, EACCES,
+                                 "coordinator: it does not accept this process; is the "
+                                 "token file that of the running job?");
+    if (rc == 0)
+        rc = crystal_message_head_check(&head, err);
+    if (rc < 0)
+        return rc;
+    if (head.type == CRYSTAL_MSG_WELCOME && head.body_bytes == sizeof *welcome)
+        return crystal_message_receive(fd, welcome, sizeof *welcome, err);
+    if (head.type != CRYSTAL_MSG_ERROR && head.type != CRYSTAL_MSG_STOP)
+        return crystal_error_set(err, EBADMSG,
+                                 "coordinator: it answers HELLO with message type %u",
+                                 head.type);
+    if (head.body_bytes >= sizeof text)
+        head.body_bytes = sizeof text - 1;
+    rc = crystal_message_receive(fd, text, head.body_bytes, err);
+    if (rc < 0)
+        return rc;
+    text[head.body_bytes] = '\0';
+    return crystal_error_set(err, ECANCELED, "%s", text);
+}
+
+int crystal_coord_dial(const char *coord_file, const char *token_file,
+                       enum crystal_role role, uint32_t lrank,
+                       struct crystal_msg_welcome *ret_welcome, int *ret_fd,
+                       struct crystal_error *err)
+{
+    uint8_t token[CRYSTAL_TOKEN_BYTES];
+    struct crystal_msg_welcome welcome;
+    int fd = -1, rc;
+
+    rc = connect_wait(coord_file, &fd, err);
+    if (rc < 0)
+        return rc;
+    rc = read_token(token_file, token, err);
+    if (rc == 0)
+        rc = greet(fd, token, role, lrank, &welcome, err);
+    memset(token, 0, sizeof token);
+    if (rc < 0) {
+        (void)close(fd);
+        return rc;
+    }
+    if (ret_welcome)
+        *ret_welcome = welcome;
+    *ret_fd = fd;
+    return 0;
+}
