@@ -74,6 +74,10 @@ void crystal_coord_fail(struct crystal_coord *coord, const char *sentence);
 /* coord.c: looks whether the live ranks wait for ever. */
 void crystal_coord_watch(struct crystal_coord *coord);
 
+/* coord_files.c */
+int crystal_coord_write_files(struct crystal_coord *coord, struct crystal_error *err);
+void crystal_coord_remove_files(const struct crystal_coord *coord);
+
 /* coord_init.c: COMM_INIT. */
 void crystal_coord_comm_init(struct crystal_coord *coord, uint32_t lrank,
                              uint32_t request,

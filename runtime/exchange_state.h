@@ -1,4 +1,4 @@
-/* The state behind exchange.h, shared by exchange.c and exchange_p2p.c only. */
+/* The state behind exchange.h, shared by the exchange*.c files only. */
 #ifndef CRYSTAL_EXCHANGE_STATE_H
 #define CRYSTAL_EXCHANGE_STATE_H
 
@@ -108,6 +108,9 @@ struct crystal_exchange {
 /* Takes the reference in result. The operation's ticket may be gone afterwards. */
 void crystal_exchange_done(struct crystal_exchange *x, struct op *op,
                            struct crystal_slice result);
+
+/* NULL where nothing is outstanding under that number. */
+struct ticket *crystal_exchange_ticket(const struct rank *r, uint32_t request);
 
 int crystal_exchange_p2p_announce(struct op *op, struct crystal_error *err);
 int crystal_exchange_p2p_send(struct crystal_exchange *x, struct op *op,
