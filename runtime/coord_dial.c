@@ -3,12 +3,8 @@
 
 #include "runtime/coord_dial.h"
 
-#include "runtime/listen.h"
-
 #include <errno.h>
 #include <netdb.h>
-#include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -75,21 +71,10 @@ static int read_token(const char *path, uint8_t *token, struct crystal_error *er
     return 0;
 }
 
-static void socket_options(int fd)
-{
-    struct timeval ten_seconds = {10, 0};
-    int one = 1;
-
-    /* Only faster, or sooner to notice that nobody is there. */
-    (void)setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &ten_seconds, sizeof ten_seconds);
-    (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
-    crystal_socket_keepalive(fd);
-}
-
 static int connect_once(const char *coord_file, int *ret_fd, struct crystal_error *err)
 {
     struct addrinfo hints = {.ai_socktype = SOCK_STREAM}, *list, *a;
-    struct timeval no_limit = {0, 0};
+    struct timeval ten_seconds = {10, 0}, no_limit = {0, 0};
     char host[256], port[16];
     int fd = -1, rc, cause = 0;
 
@@ -108,7 +93,9 @@ static int connect_once(const char *coord_file, int *ret_fd, struct crystal_erro
             cause = errno;
             continue;
         }
-        socket_options(fd); /* the send timeout also limits connect */
+        crystal_message_socket(fd);
+        /* limits connect, too */
+        (void)setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &ten_seconds, sizeof ten_seconds);
         if (connect(fd, a->ai_addr, a->ai_addrlen) < 0) {
             cause = errno;
             (void)close(fd);

@@ -3,10 +3,11 @@
 
 #include "runtime/listen.h"
 
+#include "runtime/message.h"
+
 #include <errno.h>
 #include <netdb.h>
 #include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -114,17 +115,6 @@ int crystal_access_allows(const struct crystal_access *access, int fd)
     return 0;
 }
 
-void crystal_socket_keepalive(int fd)
-{
-    int one = 1, idle_s = 10, interval_s = 5, probes = 4;
-
-    /* Without it a dead host is noticed later: not worth failing for. */
-    (void)setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &one, sizeof one);
-    (void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle_s, sizeof idle_s);
-    (void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &interval_s, sizeof interval_s);
-    (void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &probes, sizeof probes);
-}
-
 static int bind_any(int family, uint16_t port)
 {
     struct sockaddr_in6 six = {.sin6_family = AF_INET6, .sin6_port = htons(port)};
@@ -180,7 +170,7 @@ int crystal_listen(uint16_t port, const char *option, int *ret_fd, uint16_t *ret
 
 int crystal_accept(int listen_fd, const struct crystal_access *access, int *ret_fd)
 {
-    int one = 1, fd;
+    int fd;
 
     for (;;) {
         fd = accept4(listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
@@ -192,8 +182,7 @@ int crystal_accept(int listen_fd, const struct crystal_access *access, int *ret_
             break;
         (void)close(fd);
     }
-    (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one); /* only faster */
-    crystal_socket_keepalive(fd);
+    crystal_message_socket(fd);
     *ret_fd = fd;
     return 0;
 }

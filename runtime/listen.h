@@ -22,9 +22,6 @@ void crystal_access_destroy(struct crystal_access *access);
 /* 1 where the peer of the connected socket fd may come in. access may be NULL. */
 int crystal_access_allows(const struct crystal_access *access, int fd);
 
-/* A peer whose host has died is noticed within half a minute. */
-void crystal_socket_keepalive(int fd);
-
 /* Non-blocking, close-on-exec; port 0 takes any, ret_port says which. -EADDRINUSE names
  * the port and the option by which another is chosen. */
 int crystal_listen(uint16_t port, const char *option, int *ret_fd, uint16_t *ret_port,

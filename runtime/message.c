@@ -5,6 +5,8 @@
 
 #include <errno.h>
 #include <limits.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <string.h>
 #include <sys/socket.h>
 
@@ -32,6 +34,18 @@ int crystal_message_head_check(const struct crystal_message_head *head,
                                  "message: %u bytes announced, %u are the most",
                                  head->body_bytes, CRYSTAL_MESSAGE_BODY_MAX);
     return 0;
+}
+
+void crystal_message_socket(int fd)
+{
+    int one = 1, idle_s = 10, interval_s = 5, probes = 4;
+
+    /* Only faster, or sooner to notice that nobody is there: not worth failing for. */
+    (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+    (void)setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &one, sizeof one);
+    (void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle_s, sizeof idle_s);
+    (void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &interval_s, sizeof interval_s);
+    (void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &probes, sizeof probes);
 }
 
 static int send_all(int fd, struct iovec *iov, size_t iov_count,

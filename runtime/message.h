@@ -137,6 +137,10 @@ void crystal_message_head_init(struct crystal_message_head *head, unsigned type,
 int crystal_message_head_check(const struct crystal_message_head *head,
                                struct crystal_error *err);
 
+/* Small messages leave at once, a peer whose host has died is noticed within half a
+ * minute. */
+void crystal_message_socket(int fd);
+
 /* Blocking: the whole message or an error. The entries of body are used up. A message
  * beyond CRYSTAL_MESSAGE_BODY_MAX is -EMSGSIZE. */
 int crystal_message_send(int fd, unsigned type, uint32_t request, struct iovec *body,
