@@ -11,7 +11,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define CHAINS 4096U /* a power of two */
+#define CHAINS    4096U /* a power of two */
+#define WORLD     "0"   /* PyTorch's name of the default group */
+#define WORLD_MAX (1U << 24)
 
 struct node {
     struct node *next;
@@ -68,7 +70,7 @@ struct crystal_groups *crystal_groups_create(uint32_t lrank_count)
     groups->lrank_count = lrank_count;
     for (uint32_t r = 0; r < lrank_count; r++)
         world[r] = r;
-    if (add(groups, "0", 1, world, lrank_count) < 0) {
+    if (add(groups, WORLD, strlen(WORLD), world, lrank_count) < 0) {
         free(groups);
         return NULL;
     }
@@ -114,6 +116,27 @@ static int is_distinct(const struct crystal_groups *groups, const uint32_t *memb
     return distinct;
 }
 
+/* The program's own world: it must be the job's. */
+static int world_check(const struct crystal_groups *groups, const char *text,
+                       struct crystal_error *err)
+{
+    uint32_t *members, count;
+    int rc = crystal_ranks_parse(text, WORLD_MAX, 0, &members, &count, err);
+
+    if (rc < 0) {
+        crystal_error_prefix(err, "the world's group");
+        return rc;
+    }
+    free(members);
+    if (count == groups->lrank_count)
+        return 0;
+    return crystal_error_set(err, EPROTO,
+                             "the program runs with world size %u, the job has %u "
+                             "logical ranks; it has to take its world size from "
+                             "WORLD_SIZE or SLURM_NTASKS",
+                             count, groups->lrank_count);
+}
+
 int crystal_groups_set(struct crystal_groups *groups, const char *name,
                        size_t name_bytes, const char *text, size_t text_bytes,
                        struct crystal_error *err)
@@ -130,6 +153,11 @@ int crystal_groups_set(struct crystal_groups *groups, const char *name,
     copy = strndup(text, text_bytes);
     if (!copy)
         return crystal_error_set(err, ENOMEM, "out of memory");
+    if (name_bytes == strlen(WORLD) && memcmp(name, WORLD, name_bytes) == 0) {
+        rc = world_check(groups, copy, err);
+        if (rc < 0)
+            goto out;
+    }
     rc = crystal_ranks_parse(copy, groups->lrank_count, 1, &members, &count, err);
     if (rc < 0) {
         crystal_error_prefix(err, "group '%.*s'", (int)name_bytes, name);

@@ -786,6 +786,35 @@ static void deadlock_is_explained(void)
     job_stop(&j, 0);
 }
 
+/* Rank 6 is virtual; rank 2, which stands for it, has nothing that a root would send.
+ */
+static void virtual_root_of_a_rank(struct rank *r)
+{
+    int32_t data[4] = {0};
+    struct crystal_client_op op;
+
+    join_world(r);
+    op =
+        make_op(r->world, CRYSTAL_FUNC_BROADCAST, ncclInt32, 0, 6, 4, NULL, 0, data, 4);
+    expect_cancelled(r->client, &op, 1);
+}
+
+static void virtual_root_without_contents(void)
+{
+    static const char *const parts[] = {
+        "broadcast 0 of communicator '/default_pg/0//cpu//0': its rank 6 is not live "
+        "and "
+        "rank 2, which stands for it, has nothing to contribute there; use "
+        "--crystal-live=all",
+        NULL};
+    struct job j;
+
+    job_start(&j, 1);
+    run_ranks(&j, virtual_root_of_a_rank);
+    expect_stop(&j, parts);
+    job_stop(&j, 0);
+}
+
 static void lonely_receive_of_a_rank(struct rank *r)
 {
     int32_t data[4] = {0};
@@ -1022,6 +1051,54 @@ static void another_world_size(void)
     job_stop(&j, 0);
 }
 
+static void another_world_in_the_store(void)
+{
+    static const struct {
+        const char *members, *part;
+    } rows[] = {
+        {"0-3", "the program runs with world size 4, the job has 16 logical ranks"},
+        {"0-31", "the program runs with world size 32, the job has 16 logical ranks"},
+        {"x", "the world's group"},
+    };
+
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        const char *const parts[] = {rows[i].part, NULL};
+        struct job j;
+
+        job_start(&j, 1);
+        put(&j, "/crystal/group/0", rows[i].members, strlen(rows[i].members));
+        expect_stop(&j, parts);
+        job_stop(&j, 0);
+    }
+}
+
+static void groups_must_agree(void)
+{
+    static const struct {
+        const char *first, *second, *part;
+    } rows[] = {
+        {"1,2", "2,1", "group '7' has 2 members for one rank and 2 (or others)"},
+        {"1,2", "1,2,3", "group '7' has 2 members for one rank and 3 (or others)"},
+        {"1,2,1", "", "group '7': a rank stands twice in its members"},
+        {"1,16", "", "group '7': "},
+        {"1-", "", "group '7': "},
+    };
+
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        const char *const parts[] = {rows[i].part, NULL};
+        struct job j;
+
+        job_start(&j, 1);
+        put(&j, "/crystal/group/7", rows[i].first, strlen(rows[i].first));
+        if (rows[i].second[0]) {
+            put(&j, "/crystal/group/7", rows[i].first, strlen(rows[i].first));
+            put(&j, "/crystal/group/7", rows[i].second, strlen(rows[i].second));
+        }
+        expect_stop(&j, parts);
+        job_stop(&j, 0);
+    }
+}
+
 static void stages_follow_each_other(void)
 {
     struct crystal_error err = {0};
@@ -1101,12 +1178,15 @@ int main(int argc, char **argv)
     CHECK_RUN(ids_in_emulate);
     CHECK_RUN(mismatch_names_both_sides);
     CHECK_RUN(sends_and_receives_must_fit);
+    CHECK_RUN(virtual_root_without_contents);
     CHECK_RUN(deadlock_is_explained);
     CHECK_RUN(a_rank_that_has_ended_is_named);
     CHECK_RUN(killed_rank_is_named);
     CHECK_RUN(strangers_are_refused);
     CHECK_RUN(lying_lengths_stop_the_stage);
     CHECK_RUN(another_world_size);
+    CHECK_RUN(another_world_in_the_store);
+    CHECK_RUN(groups_must_agree);
     CHECK_RUN(stages_follow_each_other);
     CHECK_RUN(dead_agent_is_named);
     return check_end();
