@@ -87,6 +87,8 @@ int stage_emulate(struct stage *stage, uint32_t node_number)
     struct crystal_error err = {0}, end_err = {0};
     struct crystal_node *node = NULL;
     char sub[32], run[PATH_MAX], library[PATH_MAX];
+    /* Where every rank is real nobody has to keep a timeline's time. */
+    int has_virtual = layout->sandbox_count < layout->lrank_count;
     int code, ended;
 
     stage_env_common(stage);
@@ -95,7 +97,7 @@ int stage_emulate(struct stage *stage, uint32_t node_number)
         code = crystal_library_path("libcrystal-hostccl.so", library, sizeof library,
                                     &err);
     if (!code)
-        code = stage_node_open(stage, 1, &node, &err);
+        code = stage_node_open(stage, has_virtual, &node, &err);
     if (code)
         return stage_failed(stage, &err);
     stage_env_add(&stage->env, "%s=%s", CRYSTAL_ENV_NCCL_LIBRARY, library);
