@@ -14,13 +14,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
-#define ABORT_POLL_MS  100
-#define CONNECT_TRIES  60
-#define CONNECT_GAP_MS 100
-#define BACKLOG        16384
+#define ABORT_POLL_MS 100
+#define BACKLOG       16384
 
 static bool is_aborted(const atomic_bool *abort)
 {
@@ -123,72 +120,47 @@ int hostccl_listen(const union hostccl_address *own, int *ret_fd,
     return 0;
 }
 
-/* 0 connected, 1 try again, negative: failed. */
-static int connect_once(const union hostccl_address *address, const atomic_bool *abort,
-                        int *ret_fd, struct crystal_error *err)
+/* Waits for a connect that is under way. Returns its errno, 0 where it succeeded, or
+ * negative where waiting failed. */
+static int finish_connect(int fd, const atomic_bool *abort, struct crystal_error *err)
 {
-    int one = 1, code = 0;
+    int code = 0, result = wait_ready(fd, POLLOUT, abort, err);
     socklen_t bytes = sizeof code;
-    int fd =
-        socket(address->any.sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    char text[80];
 
-    if (fd < 0)
-        return crystal_error_set(err, errno, "socket: %s", strerror(errno));
-    (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one); /* slower only */
-    if (connect(fd, &address->any, address_bytes(address))) {
-        code = errno;
-        if (code == EINPROGRESS) {
-            int result = wait_ready(fd, POLLOUT, abort, err);
-
-            if (result) {
-                (void)close(fd);
-                return result;
-            }
-            (void)getsockopt(fd, SOL_SOCKET, SO_ERROR, &code, &bytes);
-        }
-    }
-    if (!code) {
-        *ret_fd = fd;
-        return 0;
-    }
-    (void)close(fd);
-    address_text(address, text, sizeof text);
-    (void)crystal_error_set(err, code, "cannot connect to %s: %s", text,
-                            strerror(code));
-    return code == ECONNREFUSED || code == EINTR || code == ETIMEDOUT ||
-                   code == EHOSTUNREACH || code == EAGAIN
-               ? 1
-               : -code;
+    if (result)
+        return result;
+    if (getsockopt(fd, SOL_SOCKET, SO_ERROR, &code, &bytes))
+        return errno;
+    return code;
 }
 
 int hostccl_dial(const union hostccl_address *address, uint64_t magic,
                  const atomic_bool *abort, int *ret_fd, struct crystal_error *err)
 {
     struct hostccl_handshake shake = {.magic = magic, .kind = HOSTCCL_SOCKET_BOOTSTRAP};
-    struct timespec gap = {.tv_nsec = CONNECT_GAP_MS * 1000000L};
-    int fd = -1, result;
+    int family = address->any.sa_family, one = 1, fd, result = 0;
+    char text[80];
 
-    if (address->any.sa_family != AF_INET && address->any.sa_family != AF_INET6)
-        return crystal_error_set(err, EINVAL, "a peer's address has family %d",
-                                 address->any.sa_family);
-    for (int i = 0;; i++) {
-        struct crystal_error own = {0};
-
-        result = connect_once(address, abort, &fd, &own);
-        if (result == 0)
-            break;
-        if (result < 0 || i == CONNECT_TRIES || is_aborted(abort))
-            return crystal_error_set(err, own.code, "%s", own.text);
-        (void)nanosleep(&gap, NULL); /* woken early: one try more */
+    if (family != AF_INET && family != AF_INET6)
+        return crystal_error_set(err, EINVAL, "a peer's address has family %d", family);
+    fd = socket(family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (fd < 0)
+        return crystal_error_set(err, errno, "socket: %s", strerror(errno));
+    (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one); /* slower only */
+    if (connect(fd, &address->any, address_bytes(address)))
+        result = errno == EINPROGRESS ? finish_connect(fd, abort, err) : errno;
+    if (result > 0) {
+        address_text(address, text, sizeof text);
+        result = crystal_error_set(err, result, "cannot connect to %s: %s", text,
+                                   strerror(result));
     }
-    result = hostccl_send(fd, &shake, sizeof shake, abort, err);
-    if (result) {
+    if (!result)
+        result = hostccl_send(fd, &shake, sizeof shake, abort, err);
+    if (result)
         (void)close(fd);
-        return result;
-    }
-    *ret_fd = fd;
-    return 0;
+    else
+        *ret_fd = fd;
+    return result;
 }
 
 int hostccl_accept(int listen_fd, uint64_t magic, const atomic_bool *abort, int *ret_fd,

@@ -20,8 +20,8 @@ int hostccl_address_own(union hostccl_address *ret, struct crystal_error *err);
 /* Listens on own with a free port; *ret_address is the complete address. */
 int hostccl_listen(const union hostccl_address *own, int *ret_fd,
                    union hostccl_address *ret_address, struct crystal_error *err);
-/* Connects and sends the handshake. Tries again for a few seconds where nobody listens
- * yet. */
+/* Connects and sends the handshake. Whoever gave the address listens already: where
+ * nobody does, that process has ended. */
 int hostccl_dial(const union hostccl_address *address, uint64_t magic,
                  const atomic_bool *abort, int *ret_fd, struct crystal_error *err);
 /* The next connection whose handshake has this magic; others are closed. */
