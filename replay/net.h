@@ -25,6 +25,7 @@
 struct crystal_graph;
 struct crystal_run_writer;
 struct crystal_lines;
+struct crystal_payload_table;
 
 /* The process. Made at the first init of either plugin and kept to its end. */
 struct crystal_net_module {
@@ -51,7 +52,9 @@ struct crystal_net_comm {
     uint32_t crank;                             /* CRYSTAL_CRANK_UNKNOWN until known */
     _Atomic(struct crystal_board_comm *) board; /* NULL: not on the board (yet) */
     struct crystal_ops ops;
-    pthread_mutex_t lock;    /* making of pairs */
+    struct crystal_lines *lines; /* with board: delay lines that end here; owned */
+    struct crystal_payload_table *payload; /* with board and graph; owned */
+    pthread_mutex_t lock;                  /* making of pairs */
     _Atomic uint32_t *pairs; /* with board: per peer the pair for sends, then those for
                                 receives, plus 1; 0 = none yet; owned */
 };
@@ -68,6 +71,12 @@ struct crystal_net_comm *crystal_net_comm_get(struct crystal_net_module *module,
 int crystal_net_comm_set(struct crystal_net_comm *comm, uint32_t nranks, uint32_t crank,
                          struct crystal_error *err);
 void crystal_net_comm_put(struct crystal_net_comm *comm);
+/* Does something with the communicator that has this id and is on the board, which
+ * cannot go away meanwhile; -ENOENT where there is none. */
+int crystal_net_comm_with(uint64_t comm_id,
+                          int (*action)(struct crystal_net_comm *comm, void *user,
+                                        struct crystal_error *err),
+                          void *user, struct crystal_error *err);
 /* By index, for event handles; NULL if out of range or never used. */
 struct crystal_net_comm *crystal_net_comm_at(uint32_t index);
 /* Finds the communicator on the board, its size and this process's crank. 1 found, 0
@@ -101,7 +110,7 @@ struct crystal_net_request {
     struct crystal_net_end *end;
     enum crystal_request_state state;
     int needs_ack; /* sender: rendezvous, due comes from the receiver */
-    int paid;      /* virtual receiver: payload has been put */
+    int asked;     /* virtual ends: what it needs of the board was not there once */
     unsigned char *data;
     uint64_t bytes;     /* to send, or room to receive */
     uint64_t got;       /* bytes moved */

@@ -8,7 +8,10 @@
 
 #include "replay/net.h"
 
+#include "replay/net_payload.h"
 #include "replay/run_writer.h"
+#include "replay/virtual_feed.h"
+#include "replay/virtual_line.h"
 #include "runtime/env.h"
 #include "runtime/graph.h"
 #include "runtime/log.h"
@@ -216,16 +219,45 @@ int crystal_net_comm_set(struct crystal_net_comm *comm, uint32_t nranks, uint32_
     return code;
 }
 
+/* What it knows from the board. */
+static void comm_forget(struct crystal_net_comm *comm)
+{
+    crystal_lines_destroy(comm->lines);
+    comm->lines = NULL;
+    crystal_payload_fini(comm);
+    free((void *)comm->pairs);
+    comm->pairs = NULL;
+}
+
 void crystal_net_comm_put(struct crystal_net_comm *comm)
 {
     (void)pthread_mutex_lock(&self.lock);
     if (--comm->users == 0) {
         crystal_ops_fini(&comm->ops);
-        free((void *)comm->pairs);
-        comm->pairs = NULL;
+        comm_forget(comm);
         atomic_store(&comm->board, NULL);
     }
     (void)pthread_mutex_unlock(&self.lock);
+}
+
+int crystal_net_comm_with(uint64_t comm_id,
+                          int (*action)(struct crystal_net_comm *comm, void *user,
+                                        struct crystal_error *err),
+                          void *user, struct crystal_error *err)
+{
+    int code = -ENOENT;
+
+    (void)pthread_mutex_lock(&self.lock);
+    for (uint32_t i = 0; i < CRYSTAL_NET_COMMS && code == -ENOENT; i++) {
+        struct crystal_net_comm *comm = atomic_load(&self.comms[i]);
+
+        if (!comm)
+            break;
+        if (comm->users && comm->comm_id == comm_id && atomic_load(&comm->board))
+            code = action(comm, user, err);
+    }
+    (void)pthread_mutex_unlock(&self.lock);
+    return code;
 }
 
 struct crystal_net_comm *crystal_net_comm_at(uint32_t index)
@@ -273,13 +305,27 @@ static int comm_resolve_locked(struct crystal_net_comm *comm, struct crystal_err
     if (!entry)
         return 0;
     code = crank_find(comm, entry, err);
+    if (!code)
+        code = crystal_payload_init(comm, entry, err);
     if (code)
         return code;
+    comm->lines = crystal_lines_create(comm, entry, err);
     comm->pairs = calloc(2 * (size_t)entry->nranks, sizeof *comm->pairs);
-    if (!comm->pairs)
-        return crystal_error_set(err, ENOMEM, "out of memory for a communicator");
+    if (!comm->lines || !comm->pairs)
+        goto err_free;
+    if (comm->lines && crystal_lines_place(comm->lines)->run_before &&
+        crystal_lines_place(comm->lines)->sender != comm->crank &&
+        crystal_feed_listen(comm->module, err))
+        goto err_free;
     atomic_store(&comm->board, entry);
     return 1;
+
+err_free:
+    code = err->code
+               ? -err->code
+               : crystal_error_set(err, ENOMEM, "out of memory for a communicator");
+    comm_forget(comm);
+    return code;
 }
 
 int crystal_net_comm_resolve(struct crystal_net_comm *comm, struct crystal_error *err)

@@ -77,7 +77,7 @@ int crystal_ops_init(struct crystal_ops *ops, uint32_t nranks)
     ops->calls = calloc(ops->call_count, sizeof *ops->calls);
     ops->operations = calloc(ops->operation_count, sizeof *ops->operations);
     ops->proxies = calloc(ops->proxy_count, sizeof *ops->proxies);
-    ops->peer_seq = calloc(2 * (size_t)nranks, sizeof *ops->peer_seq);
+    ops->peer_seq = calloc(4 * (size_t)nranks, sizeof *ops->peer_seq);
     if (!ops->calls || !ops->operations || !ops->proxies || !ops->peer_seq) {
         crystal_ops_fini(ops);
         return -ENOMEM;
@@ -275,6 +275,9 @@ crystal_event_handle crystal_ops_p2p(struct crystal_net_comm *comm,
     op->count = count; /* of this transfer; an all-to-all's call has another */
     op->elt_bytes = crystal_dtype_bytes(op->dtype);
     op->seq = atomic_fetch_add(&comm->ops.peer_seq[at], 1);
+    if (op->api_func == CRYSTAL_FUNC_SEND || op->api_func == CRYSTAL_FUNC_RECV)
+        op->graph_seq =
+            atomic_fetch_add(&comm->ops.peer_seq[2 * comm->ops.nranks + at], 1);
     return operation_give(op);
 }
 

@@ -49,7 +49,8 @@ struct crystal_operation {
     uint64_t count; /* as the API call has it */
     uint64_t elt_bytes;
     uint64_t seq;       /* coll: of the communicator; p2p: of pair and direction */
-    uint64_t graph_seq; /* coll: among all that the graph counts as collectives */
+    uint64_t graph_seq; /* coll: among all that the graph counts as collectives;
+                            p2p: among the sends of that pair */
     uint64_t order;
     uint64_t api_ns;
     uint64_t start_ns;
@@ -100,7 +101,8 @@ struct crystal_ops {
     _Atomic uint64_t coll_seq, graph_seq;
     _Atomic uint32_t has_calls; /* the caller sends API events */
     uint32_t nranks;
-    _Atomic uint64_t *peer_seq; /* per peer: sends, then per peer: receives */
+    _Atomic uint64_t *peer_seq; /* sends per peer, receives per peer; and the same
+                                   of those that are API calls of their own */
     _Atomic uint64_t lost;      /* events without a place or with a dead parent */
 };
 

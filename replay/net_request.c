@@ -4,6 +4,7 @@
 
 #include "replay/net.h"
 
+#include "replay/virtual_line.h"
 #include "replay/wait_list.h"
 #include "runtime/log.h"
 
@@ -42,6 +43,21 @@ static int end_check(struct crystal_net_end *end, struct crystal_error *err)
     return 0;
 }
 
+/* What a rank puts into an all-gather stands in for virtual ranks' blocks. */
+static int own_keep(struct crystal_net_end *end, const struct crystal_net_request *r,
+                    struct crystal_error *err)
+{
+    struct crystal_operation *op = r->id.operation;
+    struct crystal_lines *lines = op->comm->lines;
+
+    if (!end->is_send || op->is_p2p || op->func != CRYSTAL_FUNC_ALLGATHER ||
+        !atomic_load(&op->comm->board) || !crystal_lines_place(lines)->run_before ||
+        r->id.step / 2 % (op->comm->nranks - 1) != 0)
+        return 0;
+    return crystal_lines_own(lines, op->seq, r->id.channel, r->id.step, r->data,
+                             r->bytes, err);
+}
+
 int crystal_net_post(struct crystal_net_end *end, void *data, uint64_t bytes,
                      const struct crystal_message_id *id,
                      struct crystal_net_request **ret, struct crystal_error *err)
@@ -70,7 +86,9 @@ int crystal_net_post(struct crystal_net_end *end, void *data, uint64_t bytes,
     if (end->is_send && id->operation)
         crystal_operation_arrive(id->operation, r->posted_ns);
     end->queue[end->head++ % CRYSTAL_NET_REQUESTS] = r;
-    code = end->ops->start(end, r, err);
+    code = id->operation ? own_keep(end, r, err) : 0;
+    if (!code)
+        code = end->ops->start(end, r, err);
     if (!code)
         code = end->ops->progress(end, err);
     if (code)

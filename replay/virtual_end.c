@@ -1,16 +1,443 @@
-/* Ends whose other side is a virtual rank. */
+/* Ends whose other side is a virtual rank: nothing of theirs touches the network.
+ *
+ * A receive gets what the run of virtual ranks would have sent, when it would have come
+ * (collectives: virtual_line.h; point-to-point: what was recorded). A send goes into
+ * the delay line of the real rank behind the run, here or through a feed to another
+ * process; it is complete when this process's NIC has taken it, a point-to-point send
+ * also not before the receiver has arrived.
+ */
 #include "config.h"
 
 #include "replay/net.h"
 
+#include "replay/virtual_feed.h"
+#include "replay/virtual_line.h"
+#include "replay/wait_list.h"
+
 #include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+struct virtual_end {
+    struct crystal_net_end base;
+    uint64_t link_free_ns; /* receiver: the messages before have left */
+    /* sender: the feed to the process behind the run */
+    int feed_fd; /* -1: not connected */
+    uint64_t written;
+    struct crystal_feed_message out;
+};
+
+/* Stops everybody with the sentence; the caller returns the code. */
+static int stop(const struct crystal_net_end *end, int code, struct crystal_error *err)
+{
+    crystal_board_abort(end->comm->module->board, "rank %u: %s",
+                        end->comm->module->lrank, crystal_error_text(err));
+    return code;
+}
+
+static int operation_check(const struct crystal_net_end *end,
+                           const struct crystal_net_request *r,
+                           struct crystal_error *err)
+{
+    const struct crystal_operation *op = r->id.operation;
+
+    if (!op)
+        return crystal_error_set(err, EPROTO,
+                                 "a message %s virtual rank %u belongs to no known "
+                                 "operation; NCCL_PROFILER_PLUGIN must name "
+                                 "libnccl-net-crystal.so",
+                                 end->is_send ? "to" : "from", end->peer_crank);
+    if (op->comm != end->comm)
+        return crystal_error_set(
+            err, EPROTO,
+            "a message of one communicator came on a connection of "
+            "another");
+    return 0;
+}
+
+static void ring_of(const struct crystal_net_request *r, struct crystal_ring_op *ret)
+{
+    const struct crystal_operation *op = r->id.operation;
+
+    *ret = (struct crystal_ring_op){.func = op->func,
+                                    .nranks = op->comm->nranks,
+                                    .root = op->root,
+                                    .count = op->count,
+                                    .elt_bytes = (uint32_t)op->elt_bytes,
+                                    .channel_count =
+                                        op->channel_count ? op->channel_count : 1,
+                                    .channel = r->id.channel};
+}
+
+/* --- receiving --- */
+
+struct arrivals {
+    const struct crystal_board_cell *cells; /* NULL: everybody came long ago */
+    uint32_t nranks, crank;
+};
+
+static uint64_t arrival_at(const void *user, uint32_t distance)
+{
+    const struct arrivals *a = user;
+    uint32_t crank = (a->crank + 2 * a->nranks - 1 - distance) % a->nranks;
+
+    return a->cells
+               ? atomic_load_explicit(&a->cells[crank].arrive_ns, memory_order_relaxed)
+               : 1;
+}
+
+/* When a receive that could be complete at arrive_ns is complete, and what of it was
+ * waiting for virtual ranks. */
+static void receive_done(struct virtual_end *v, struct crystal_net_request *r,
+                         uint64_t arrive_ns, uint64_t free_ns, uint64_t bytes)
+{
+    const struct crystal_wire *wire = &v->base.comm->module->wire;
+    uint64_t link_free_ns = v->link_free_ns, now_ns;
+    uint64_t without_ns =
+        crystal_vt_deliver(wire, free_ns, r->posted_ns, bytes, &link_free_ns);
+    uint64_t due_ns =
+        crystal_vt_deliver(wire, arrive_ns, r->posted_ns, bytes, &v->link_free_ns);
+
+    if (due_ns > without_ns)
+        crystal_operation_waited(r->id.operation, without_ns, due_ns);
+    if (r->asked) {
+        now_ns = crystal_now_ns();
+        crystal_operation_late(r->id.operation, due_ns, now_ns);
+    }
+    r->got = bytes;
+    crystal_net_queue_pop(&v->base, due_ns);
+}
+
+/* 1 done, 0 wait. */
+static int receive_collective(struct virtual_end *v, struct crystal_net_request *r,
+                              struct crystal_error *err)
+{
+    struct crystal_net_comm *comm = v->base.comm;
+    struct arrivals arrivals = {NULL, comm->nranks, comm->crank};
+    struct crystal_line_next next = {.op = r->id.operation,
+                                     .channel = r->id.channel,
+                                     .index = r->id.step,
+                                     .arrive = arrival_at,
+                                     .arrive_user = &arrivals};
+    uint64_t bytes, arrive_ns, free_ns;
+    int code;
+
+    if (comm->module->is_timed) {
+        arrivals.cells = crystal_operation_arrivals(r->id.operation);
+        if (!arrivals.cells) {
+            r->asked = 1;
+            crystal_wait_board();
+            return 0;
+        }
+    }
+    ring_of(r, &next.ring);
+    next.count = crystal_ring_message_count(&next.ring, comm->crank, 0);
+    if (next.index >= next.count)
+        return crystal_error_set(err, EPROTO,
+                                 "message %llu of an operation that has %llu by the "
+                                 "ring's schedule",
+                                 (unsigned long long)next.index,
+                                 (unsigned long long)next.count);
+    code = crystal_lines_take(comm->lines, &next, r->data, r->bytes, &bytes, &arrive_ns,
+                              &free_ns, err);
+    if (code > 0)
+        receive_done(v, r, arrive_ns, free_ns, bytes);
+    return code;
+}
+
+/* Where this message lies in its transfer; 0 where channels share it in a way that is
+ * not known. */
+static int part_of_transfer(const struct crystal_net_request *r, uint64_t *ret_offset,
+                            uint64_t *ret_bytes)
+{
+    const struct crystal_operation *op = r->id.operation;
+    uint64_t all = op->count * op->elt_bytes;
+    uint64_t messages =
+        all ? (all + CRYSTAL_P2P_CHUNK_BYTES - 1) / CRYSTAL_P2P_CHUNK_BYTES : 1;
+
+    if (r->id.message_count != messages || r->id.step >= messages)
+        return 0;
+    *ret_offset = (uint64_t)r->id.step * CRYSTAL_P2P_CHUNK_BYTES;
+    *ret_bytes = all - *ret_offset;
+    if (*ret_bytes > CRYSTAL_P2P_CHUNK_BYTES)
+        *ret_bytes = CRYSTAL_P2P_CHUNK_BYTES;
+    return 1;
+}
+
+static int receive_transfer(struct virtual_end *v, struct crystal_net_request *r,
+                            struct crystal_error *err)
+{
+    struct crystal_operation *op = r->id.operation;
+    uint64_t partner_ns = crystal_operation_partner_ns(op), offset, bytes;
+    uint64_t hop_ns;
+    const void *recorded;
+    int code = 0;
+
+    if (!partner_ns) {
+        r->asked = 1;
+        crystal_wait_board();
+        return 0;
+    }
+    if (!part_of_transfer(r, &offset, &bytes)) {
+        bytes = r->bytes; /* all that was posted is its part */
+    } else {
+        if (bytes > r->bytes)
+            return crystal_error_set(
+                err, EMSGSIZE,
+                "%llu bytes of a transfer do not fit the %llu that "
+                "were posted",
+                (unsigned long long)bytes, (unsigned long long)r->bytes);
+        code = crystal_payload_p2p(op, offset, bytes, &recorded, err);
+    }
+    if (code < 0)
+        return code;
+    if (code) {
+        memcpy(r->data, recorded, bytes);
+    } else if (bytes) {
+        memset(r->data, 0, bytes);
+        crystal_operation_standin(op, bytes);
+    }
+    hop_ns = crystal_vt_hop_ns(&v->base.comm->module->wire, bytes);
+    receive_done(v, r, partner_ns + hop_ns, 0, bytes);
+    return 1;
+}
+
+static int virtual_start_recv(struct crystal_net_end *end,
+                              struct crystal_net_request *r, struct crystal_error *err)
+{
+    int code = operation_check(end, r, err);
+
+    return code ? stop(end, code, err) : 0;
+}
+
+static int recv_progress(struct crystal_net_end *end, struct crystal_error *err)
+{
+    struct virtual_end *v = (struct virtual_end *)end;
+    struct crystal_net_request *r;
+    int code = 1;
+
+    while (code > 0 && (r = crystal_net_queue_first(end)))
+        code = r->id.operation->is_p2p ? receive_transfer(v, r, err)
+                                       : receive_collective(v, r, err);
+    return code < 0 ? stop(end, code, err) : 0;
+}
+
+/* --- sending --- */
+
+static int virtual_start_send(struct crystal_net_end *end,
+                              struct crystal_net_request *r, struct crystal_error *err)
+{
+    struct crystal_net_module *module = end->comm->module;
+    uint64_t occupy_ns = crystal_wire_occupy_ns(&module->wire, r->bytes);
+    int code = operation_check(end, r, err);
+
+    if (code)
+        return stop(end, code, err);
+    r->start_ns = crystal_nic_take(&module->nic, r->posted_ns, occupy_ns);
+    r->due_ns = r->start_ns + occupy_ns;
+    r->got = r->bytes;
+    return 0;
+}
+
+/* Writes the request to the feed. 1 written, 0 wait. */
+static int feed_write(struct virtual_end *v, struct crystal_net_request *r,
+                      struct crystal_error *err)
+{
+    const struct crystal_line_place *place = crystal_lines_place(v->base.comm->lines);
+    struct crystal_net_module *module = v->base.comm->module;
+    uint64_t total = sizeof v->out + (v->out.has_bytes ? r->bytes : 0);
+
+    if (v->feed_fd < 0) {
+        const uint32_t *members =
+            crystal_board_members(module->board, atomic_load(&v->base.comm->board));
+
+        v->feed_fd = crystal_feed_connect(module, members[place->receiver], err);
+        if (v->feed_fd == -EAGAIN) {
+            crystal_wait_board();
+            return 0;
+        }
+        if (v->feed_fd < 0)
+            return v->feed_fd;
+    }
+    while (v->written < total) {
+        uint64_t head = v->written < sizeof v->out ? sizeof v->out - v->written : 0;
+        uint64_t done = head ? 0 : v->written - sizeof v->out;
+        struct iovec parts[2] = {
+            {(char *)&v->out + sizeof v->out - head, (size_t)head},
+            {r->data + done, v->out.has_bytes ? (size_t)(r->bytes - done) : 0}};
+        struct msghdr message = {.msg_iov = parts, .msg_iovlen = 2};
+        ssize_t sent = sendmsg(v->feed_fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
+
+        if (sent < 0 && errno == EINTR)
+            continue;
+        if (sent < 0 && errno == EAGAIN) {
+            crystal_wait_fd(v->feed_fd, POLLOUT);
+            return 0;
+        }
+        if (sent < 0)
+            return crystal_error_set(
+                err, errno,
+                "sending to rank %u of communicator %016llx, behind "
+                "virtual ranks: %s; its process has ended, see its "
+                "log",
+                place->receiver, (unsigned long long)v->base.comm->comm_id,
+                strerror(errno));
+        v->written += (uint64_t)sent;
+    }
+    v->written = 0;
+    return 1;
+}
+
+/* The bytes must be those that everybody computes the ring's schedule to have. */
+static int schedule_check(const struct crystal_net_end *end,
+                          const struct crystal_net_request *r,
+                          const struct crystal_ring_op *ring, struct crystal_error *err)
+{
+    uint64_t count = crystal_ring_message_count(ring, end->comm->crank, 1);
+    struct crystal_ring_message m;
+
+    if (r->id.step < count) {
+        crystal_ring_message(ring, end->comm->crank, 1, r->id.step, &m);
+        if ((uint64_t)m.elts * ring->elt_bytes == r->bytes)
+            return 0;
+    }
+    return crystal_error_set(
+        err, EPROTO,
+        "message %u of %llu that function %u sends has %llu bytes, "
+        "which is not the ring's schedule",
+        r->id.step, (unsigned long long)count, ring->func,
+        (unsigned long long)r->bytes);
+}
+
+/* 1 given away, 0 wait. */
+static int send_collective(struct virtual_end *v, struct crystal_net_request *r,
+                           struct crystal_error *err)
+{
+    struct crystal_net_comm *comm = v->base.comm;
+    const struct crystal_line_place *place = crystal_lines_place(comm->lines);
+    struct crystal_vt_sent sent = {r->start_ns, r->bytes};
+    struct crystal_ring_op ring;
+    struct crystal_vt_path path;
+    uint64_t count;
+    int code, is_passed;
+
+    ring_of(r, &ring);
+    code = v->written ? 0 : schedule_check(&v->base, r, &ring, err);
+    if (code)
+        return code;
+    crystal_vt_path(&ring, place->receiver, place->run_behind, &path);
+    count = crystal_vt_sent_count(
+        &path, crystal_ring_message_count(&ring, place->receiver, 0));
+    if (r->id.step >= count)
+        return 1; /* nobody behind the run hears of it */
+    is_passed = crystal_line_is_passed(&path, r->id.step);
+    if (place->receiver == comm->crank) {
+        code = crystal_lines_push(comm->lines, r->id.operation->seq, r->id.channel,
+                                  r->id.step, count, &sent, is_passed ? r->data : NULL,
+                                  err);
+        return code ? code : 1;
+    }
+    if (!v->written)
+        v->out = (struct crystal_feed_message){.magic = CRYSTAL_FEED_MAGIC,
+                                               .channel = r->id.channel,
+                                               .comm_id = comm->comm_id,
+                                               .seq = r->id.operation->seq,
+                                               .index = r->id.step,
+                                               .count = count,
+                                               .start_ns = r->start_ns,
+                                               .bytes = r->bytes,
+                                               .crank = comm->crank,
+                                               .has_bytes = is_passed && r->bytes};
+    return feed_write(v, r, err);
+}
+
+static int send_transfer(struct virtual_end *v, struct crystal_net_request *r)
+{
+    const struct crystal_wire *wire = &v->base.comm->module->wire;
+    uint64_t partner_ns = crystal_operation_partner_ns(r->id.operation);
+    uint64_t done_ns = partner_ns + crystal_wire_occupy_ns(wire, r->bytes);
+
+    if (!partner_ns) {
+        crystal_wait_board();
+        return 0;
+    }
+    if (partner_ns > r->start_ns) {
+        crystal_operation_waited(r->id.operation, r->due_ns, done_ns);
+        r->due_ns = done_ns;
+    }
+    return 1;
+}
+
+static int send_progress(struct crystal_net_end *end, struct crystal_error *err)
+{
+    struct virtual_end *v = (struct virtual_end *)end;
+    struct crystal_net_request *r;
+    int code = 1;
+
+    while (code > 0 && (r = crystal_net_queue_first(end))) {
+        code =
+            r->id.operation->is_p2p ? send_transfer(v, r) : send_collective(v, r, err);
+        if (code > 0)
+            crystal_net_queue_pop(end, r->due_ns);
+    }
+    return code < 0 ? stop(end, code, err) : 0;
+}
+
+/* --- making and closing --- */
+
+static void virtual_close(struct crystal_net_end *end)
+{
+    struct virtual_end *v = (struct virtual_end *)end;
+
+    if (v->feed_fd >= 0)
+        (void)close(v->feed_fd); /* what was written arrives */
+    free(v);
+}
+
+static const struct crystal_net_end_ops virtual_send_ops = {
+    "virtual send", virtual_start_send, send_progress, virtual_close};
+static const struct crystal_net_end_ops virtual_recv_ops = {
+    "virtual receive", virtual_start_recv, recv_progress, virtual_close};
 
 struct crystal_net_end *crystal_virtual_end_create(struct crystal_net_context *context,
                                                    int is_send, uint32_t peer_crank,
                                                    struct crystal_error *err)
 {
-    (void)context;
-    (void)crystal_error_set(err, ENOSYS, "%s virtual rank %u: not yet",
-                            is_send ? "connecting to" : "accepting from", peer_crank);
-    return NULL;
+    int found = crystal_net_comm_resolve(context->comm, err);
+    struct virtual_end *v;
+
+    if (found < 0)
+        return NULL;
+    if (!found) {
+        (void)crystal_error_set(
+            err, EINVAL, "virtual rank %u of communicator %016llx: %s", peer_crank,
+            (unsigned long long)context->comm->comm_id,
+            context->comm->module->board ? "the communicator is not on the board"
+                                         : "there are virtual ranks only where "
+                                           "CRYSTAL_BOARD is set");
+        return NULL;
+    }
+    if (peer_crank >= context->comm->nranks ||
+        crystal_board_is_real(context->comm->module->board,
+                              atomic_load(&context->comm->board))[peer_crank]) {
+        (void)crystal_error_set(err, EPROTO,
+                                "rank %u of communicator %016llx is no virtual rank",
+                                peer_crank, (unsigned long long)context->comm->comm_id);
+        return NULL;
+    }
+    v = calloc(1, sizeof *v);
+    if (!v) {
+        (void)crystal_error_set(err, ENOMEM, "out of memory for a connection");
+        return NULL;
+    }
+    v->feed_fd = -1;
+    v->base.ops = is_send ? &virtual_send_ops : &virtual_recv_ops;
+    v->base.context = context;
+    v->base.comm = context->comm;
+    v->base.is_send = is_send;
+    v->base.peer_crank = peer_crank;
+    return &v->base;
 }

@@ -29,8 +29,10 @@ void crystal_vt_path(const struct crystal_ring_op *op, uint32_t crank, uint32_t 
         path.steps = 2 * ((uint64_t)op->nranks - 1);
     else if (path.is_ring)
         path.steps = op->nranks - 1;
-    else if (op->func == CRYSTAL_FUNC_BROADCAST && root <= run) {
-        path.reach = root; /* the chain begins at the root, which is virtual */
+    else if (op->func == CRYSTAL_FUNC_BROADCAST &&
+             (root <= run || root == op->nranks)) {
+        /* the chain begins at the root, which is virtual, or crank itself */
+        path.reach = root <= run ? root : 0;
         path.has_sender = 0;
     } else if (op->func == CRYSTAL_FUNC_REDUCE && root <= run + 1) {
         path.reach = root - 1; /* the chain begins behind the root */
@@ -48,6 +50,13 @@ static uint64_t step_of(const struct crystal_vt_path *path, uint64_t g)
 static int is_started_virtually(const struct crystal_vt_path *path, uint64_t g)
 {
     return path->is_ring && step_of(path, g) < path->run;
+}
+
+uint64_t crystal_vt_sent_count(const struct crystal_vt_path *path, uint64_t received)
+{
+    uint64_t delay = path->is_ring ? (uint64_t)path->run * path->slices : 0;
+
+    return path->has_sender && received > delay ? received - delay : 0;
 }
 
 void crystal_vt_needs(const struct crystal_vt_path *path, uint64_t g,

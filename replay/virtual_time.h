@@ -49,6 +49,9 @@ void crystal_vt_path(const struct crystal_ring_op *op, uint32_t crank, uint32_t 
 void crystal_vt_needs(const struct crystal_vt_path *path, uint64_t g,
                       uint64_t *ret_sent, uint64_t *ret_edge);
 
+/* How many of a's messages matter to b, which receives `received`: the first ones. */
+uint64_t crystal_vt_sent_count(const struct crystal_vt_path *path, uint64_t received);
+
 struct crystal_vt_rank {
     int64_t start_ns;  /* ready for the present loop */
     int64_t offset_ns; /* start - S(first of the loop, x[j]) */

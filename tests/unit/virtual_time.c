@@ -135,6 +135,9 @@ static uint64_t compare(const struct crystal_ring_op *op,
 
         crystal_ring_message(op, crank, 0, g, &m);
         crystal_vt_needs(&path, g, &need, &edge);
+        if ((need != CRYSTAL_VT_NONE && need >= crystal_vt_sent_count(&path, count)) ||
+            (edge != CRYSTAL_VT_NONE && edge >= crystal_vt_sent_count(&path, count)))
+            worst = UINT64_MAX;
         if (need != CRYSTAL_VT_NONE)
             s = (struct crystal_vt_sent){sent[a][need], sent_bytes[a][need]};
         if (edge != CRYSTAL_VT_NONE)

@@ -1,0 +1,54 @@
+/* What virtual ranks put into an operation: recorded contributions or stand-ins.
+ *
+ * Integers steer control flow, so they come from the recording of that operation; past
+ * the end of the recording its last iteration repeats, which is counted like a
+ * stand-in. Without a recording (immediate mode) and for floating point there are
+ * stand-ins: a reduction gets the operation's neutral element.
+ */
+#ifndef CRYSTAL_NET_PAYLOAD_H
+#define CRYSTAL_NET_PAYLOAD_H
+
+#include "replay/board.h"
+#include "replay/net_ops.h"
+#include "runtime/error.h"
+
+#include <stdint.h>
+
+struct crystal_net_comm;
+struct crystal_payload_table;
+
+/* Finds the communicator's recorded collectives. Borrowed entry; fini frees. */
+int crystal_payload_init(struct crystal_net_comm *comm,
+                         struct crystal_board_comm *entry, struct crystal_error *err);
+void crystal_payload_fini(struct crystal_net_comm *comm);
+
+/* How one collective is answered. */
+struct crystal_payload_plan {
+    int is_recorded; /* integers, from the recording */
+    int is_repeated; /* of another iteration */
+    int is_unneeded; /* contents do not matter: zeros, not counted */
+    uint32_t dtype;  /* of the API call */
+    uint32_t redop;  /* ncclRedOp_t */
+    uint64_t seq;    /* in the recording */
+};
+/* -ENODATA with a sentence where a recording is needed and there is none. */
+int crystal_payload_plan(struct crystal_operation *op, struct crystal_payload_plan *ret,
+                         struct crystal_error *err);
+
+/* bytes of crank's contribution from offset on; borrowed. -ENODATA where not kept or
+ * too short. */
+int crystal_payload_get(struct crystal_operation *op,
+                        const struct crystal_payload_plan *plan, uint32_t crank,
+                        uint64_t offset, uint64_t bytes, const void **ret,
+                        struct crystal_error *err);
+
+/* The same for a virtual rank's transfer to this process: 1 recorded, 0 zeros are to
+ * stand in. */
+int crystal_payload_p2p(struct crystal_operation *op, uint64_t offset, uint64_t bytes,
+                        const void **ret, struct crystal_error *err);
+
+/* Fills elements that change nothing when they are reduced. */
+void crystal_payload_neutral(void *data, uint64_t bytes, uint32_t dtype,
+                             uint32_t redop);
+
+#endif

@@ -1,0 +1,306 @@
+/* A rank of a ring over the net plugin, for tests: runs collectives by the ring's
+ * schedule as hostccl does, message by message, on host memory of floats or int32.
+ */
+#ifndef CRYSTAL_TESTS_NET_RING_H
+#define CRYSTAL_TESTS_NET_RING_H
+
+#include "replay/net_handle.h"
+#include "replay/ring_schedule.h"
+
+#include "tests/net_harness.h"
+
+#include <netinet/in.h>
+
+#define RING_WINDOW 8 /* receives posted ahead */
+
+struct ring {
+    struct rank rank;
+    void *to_next, *from_prev;
+};
+
+/* An end to virtual rank `crank`, as NCCL makes it with the proxy's handle. */
+static inline void *ring_connect_virtual(struct rank *r, int crank)
+{
+    char handle[NCCL_NET_HANDLE_MAXSIZE] = {0};
+    struct crystal_net_handle h = {.id = 7, .kind = CRYSTAL_NET_VIRTUAL};
+    void *end = NULL, *device;
+
+    memcpy(h.magic, CRYSTAL_NET_HANDLE_MAGIC, 8);
+    h.crank = (uint32_t)crank;
+    h.comm_id = r->comm_id;
+    memcpy(handle, &h, sizeof h);
+    return NET->connect(r->net, 0, handle, &end, &device) == ncclSuccess ? end : NULL;
+}
+
+/* Listens, and says what the proxy says for virtual rank `crank`. */
+static inline void *ring_accept_virtual(struct rank *r, int crank)
+{
+    char bytes[NCCL_NET_HANDLE_MAXSIZE];
+    struct crystal_net_hello hello = {.kind = CRYSTAL_NET_VIRTUAL};
+    struct crystal_net_handle handle;
+    struct sockaddr_in address;
+    void *listener, *end;
+    int fd;
+
+    if (NET->listen(r->net, 0, bytes, &listener) != ncclSuccess)
+        return NULL;
+    memcpy(&handle, bytes, sizeof handle);
+    memcpy(&address, handle.addr, sizeof address);
+    memcpy(hello.magic, CRYSTAL_NET_HELLO_MAGIC, 8);
+    hello.id = handle.id;
+    hello.crank = (uint32_t)crank;
+    hello.comm_id = r->comm_id;
+    fd = socket(AF_INET, SOCK_STREAM, 0);
+    if (connect(fd, (struct sockaddr *)&address, sizeof address) < 0 ||
+        write(fd, &hello, sizeof hello) != (ssize_t)sizeof hello)
+        return NULL;
+    (void)close(fd);
+    end = harness_accept_from(listener);
+    (void)NET->closeListen(listener);
+    return end;
+}
+
+static inline const char *ring_func_name(enum crystal_func func)
+{
+    static const char *const names[] = {"",          "Broadcast",     "Reduce",
+                                        "AllGather", "ReduceScatter", "AllReduce"};
+
+    return names[func];
+}
+
+/* Messages that a receive turns into: what is sent on after it. */
+static inline void ring_add(void *acc, const void *in, uint32_t elts, int is_float)
+{
+    for (uint32_t i = 0; i < elts; i++)
+        if (is_float)
+            ((float *)acc)[i] += ((const float *)in)[i];
+        else
+            ((uint32_t *)acc)[i] += ((const uint32_t *)in)[i];
+}
+
+struct ring_run {
+    struct ring *ring;
+    struct crystal_ring_op op;
+    int is_float;
+    const unsigned char *in; /* 4-byte elements */
+    unsigned char *out;
+    uint64_t sends, receives;
+    void *coll, *send_proxy, *recv_proxy;
+    uint64_t *receive_done_ns; /* may be NULL: when each receive was complete */
+    uint64_t *send_post_ns;    /* may be NULL */
+    bool failed;
+};
+
+/* Sends message `index`; data NULL: from the input. */
+static inline void *ring_send(struct ring_run *run, uint64_t index, const void *data)
+{
+    struct crystal_ring_message m;
+    struct step_handle h;
+
+    crystal_ring_message(&run->op, (uint32_t)run->ring->rank.crank, 1, index, &m);
+    if (!data && run->op.func == CRYSTAL_FUNC_ALLGATHER)
+        data = run->in +
+               4 * (m.offset_elts - (uint64_t)run->ring->rank.crank * run->op.count);
+    else if (!data)
+        data = run->in + 4 * m.offset_elts;
+    h = step_start(&run->ring->rank, run->send_proxy, (int)index);
+    if (run->send_post_ns)
+        run->send_post_ns[index] = crystal_now_ns();
+    return post_send(run->ring->to_next, (void *)(uintptr_t)data, 4 * (size_t)m.elts,
+                     &h);
+}
+
+/* What to do with a received message: the data to send on, or NULL. */
+static inline const void *ring_use(struct ring_run *run, uint64_t index, void *data,
+                                   uint64_t *ret_send)
+{
+    const uint32_t n = run->op.nranks, me = (uint32_t)run->ring->rank.crank;
+    const uint64_t steps = run->op.func == CRYSTAL_FUNC_ALLREDUCE ? 2 * (n - 1) : n - 1;
+    uint64_t block_offset = 0;
+    struct crystal_ring_message m;
+    int is_reduced, is_kept, goes_on;
+
+    crystal_ring_message(&run->op, me, 0, index, &m);
+    switch (run->op.func) {
+    case CRYSTAL_FUNC_ALLREDUCE:
+        is_reduced = m.step < n - 1;
+        is_kept = m.step >= n - 2;
+        goes_on = m.step + 1 < steps;
+        break;
+    case CRYSTAL_FUNC_REDUCESCATTER:
+        is_reduced = 1;
+        is_kept = m.step == n - 2;
+        goes_on = !is_kept;
+        block_offset = (uint64_t)me * run->op.count;
+        break;
+    case CRYSTAL_FUNC_ALLGATHER:
+        is_reduced = 0;
+        is_kept = 1;
+        goes_on = m.step + 1 < steps;
+        break;
+    case CRYSTAL_FUNC_REDUCE:
+        is_reduced = 1;
+        is_kept = me == run->op.root;
+        goes_on = !is_kept;
+        break;
+    default:
+        is_reduced = 0;
+        is_kept = 1;
+        goes_on = (me + 1) % n != run->op.root;
+    }
+    *ret_send = index + (run->op.func == CRYSTAL_FUNC_BROADCAST ||
+                                 run->op.func == CRYSTAL_FUNC_REDUCE
+                             ? 0
+                             : 2);
+    if (is_reduced)
+        ring_add(data, run->in + 4 * m.offset_elts, m.elts, run->is_float);
+    if (is_kept)
+        memcpy(run->out + 4 * (m.offset_elts - block_offset), data, 4 * (size_t)m.elts);
+    return goes_on ? data : NULL;
+}
+
+/* Sends that are in flight, with the buffers that they hold. */
+struct ring_flight {
+    void *request;
+    void *buffer;
+};
+
+/* Asks after the oldest sends; those that are over make room. */
+static inline void ring_land(struct ring_run *run, struct ring_flight *flights,
+                             unsigned *count)
+{
+    int done = 1;
+
+    while (*count && done) {
+        if (NET->test(flights[0].request, &done, NULL) != ncclSuccess)
+            run->failed = true;
+        if (run->failed || !done)
+            return;
+        free(flights[0].buffer);
+        memmove(flights, flights + 1, --*count * sizeof *flights);
+    }
+}
+
+static inline void ring_land_until(struct ring_run *run, struct ring_flight *flights,
+                                   unsigned *count, unsigned keep)
+{
+    while (!run->failed && *count > keep) {
+        ring_land(run, flights, count);
+        if (*count > keep)
+            (void)crystal_net_wait(1000000000);
+    }
+}
+
+/* Waits for a receive; sends go on meanwhile. */
+static inline void ring_receive(struct ring_run *run, void *request,
+                                struct ring_flight *flights, unsigned *count)
+{
+    int done = 0, bytes;
+
+    while (!run->failed && !done) {
+        ring_land(run, flights, count);
+        if (NET->test(request, &done, &bytes) != ncclSuccess)
+            run->failed = true;
+        if (!done)
+            (void)crystal_net_wait(1000000000);
+    }
+}
+
+/* Whether the next message to send depends on nothing but the loops before. */
+static inline bool ring_is_first(const struct ring_run *run, uint64_t index,
+                                 uint64_t received)
+{
+    struct crystal_ring_message m;
+    uint32_t me = (uint32_t)run->ring->rank.crank;
+
+    if (run->op.func == CRYSTAL_FUNC_BROADCAST)
+        return me == run->op.root;
+    if (run->op.func == CRYSTAL_FUNC_REDUCE)
+        return me == (run->op.root + 1) % run->op.nranks;
+    crystal_ring_message(&run->op, me, 1, index, &m);
+    return m.step == 0 && received >= index - m.slice;
+}
+
+static inline void ring_messages(struct ring_run *run)
+{
+    const size_t room = 2 * CRYSTAL_RING_STEP_BYTES;
+    void *requests[RING_WINDOW] = {NULL}, *buffers[RING_WINDOW] = {NULL};
+    struct ring_flight flights[16];
+    unsigned flight_count = 0;
+    uint64_t posted = 0, received = 0, sent = 0;
+
+    while (!run->failed && (sent < run->sends || received < run->receives)) {
+        struct step_handle h;
+        const void *on;
+        uint64_t index = 0;
+
+        for (; posted < run->receives && posted < received + RING_WINDOW; posted++) {
+            buffers[posted % RING_WINDOW] = malloc(room);
+            h = step_start(&run->ring->rank, run->recv_proxy, (int)posted);
+            requests[posted % RING_WINDOW] = post_recv(
+                run->ring->from_prev, buffers[posted % RING_WINDOW], room, &h);
+            if (!requests[posted % RING_WINDOW])
+                run->failed = true;
+        }
+        while (!run->failed && sent < run->sends &&
+               ring_is_first(run, sent, received)) {
+            ring_land_until(run, flights, &flight_count, 8);
+            flights[flight_count++] =
+                (struct ring_flight){ring_send(run, sent, NULL), NULL};
+            if (!flights[flight_count - 1].request)
+                run->failed = true;
+            sent++;
+        }
+        if (run->failed || received == run->receives)
+            continue;
+        ring_receive(run, requests[received % RING_WINDOW], flights, &flight_count);
+        if (run->failed)
+            break;
+        if (run->receive_done_ns)
+            run->receive_done_ns[received] = crystal_now_ns();
+        on = ring_use(run, received, buffers[received % RING_WINDOW], &index);
+        if (on) {
+            ring_land_until(run, flights, &flight_count, 8);
+            if (index != sent)
+                run->failed = true;
+            flights[flight_count++] = (struct ring_flight){
+                ring_send(run, index, on), buffers[received % RING_WINDOW]};
+            if (!flights[flight_count - 1].request)
+                run->failed = true;
+            sent++;
+        } else {
+            free(buffers[received % RING_WINDOW]);
+        }
+        received++;
+    }
+    if (!run->failed)
+        ring_land_until(run, flights, &flight_count, 0);
+}
+
+/* One collective with the events that NCCL sends. False on failure. */
+static inline bool ring_collective(struct ring_run *run)
+{
+    struct rank *r = &run->ring->rank;
+    struct crystal_ring_op *op = &run->op;
+    int next = (r->crank + 1) % r->nranks,
+        prev = (r->crank + r->nranks - 1) % r->nranks;
+
+    run->sends = crystal_ring_message_count(op, (uint32_t)r->crank, 1);
+    run->receives = crystal_ring_message_count(op, (uint32_t)r->crank, 0);
+    run->coll = coll_start(r, ring_func_name(op->func),
+                           run->is_float ? "ncclFloat32" : "ncclInt32", op->count,
+                           (int)op->root, 1);
+    if (run->sends)
+        run->send_proxy = proxy_start(r, run->coll, 0, next, (int)run->sends, 1);
+    if (run->receives)
+        run->recv_proxy = proxy_start(r, run->coll, 0, prev, (int)run->receives, 0);
+    ring_messages(run);
+    if (run->sends)
+        (void)PROF->stopEvent(run->send_proxy);
+    if (run->receives)
+        (void)PROF->stopEvent(run->recv_proxy);
+    (void)PROF->stopEvent(run->coll);
+    return !run->failed && run->coll;
+}
+
+#endif

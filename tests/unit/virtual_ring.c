@@ -1,0 +1,304 @@
+/* Collectives of real ranks in a ring that has virtual ones: every function, several
+ * sizes and roots, 2 to 9 ranks, several patterns of real and virtual, each real rank a
+ * process of its own. Virtual ranks answer with stand-ins, so the values are known.
+ */
+#include "config.h"
+
+#include "replay/board.h"
+
+#include "tests/net_ring.h"
+
+#include <dirent.h>
+#include <sys/stat.h>
+
+#define COMM      UINT64_C(0xabcdef)
+#define RANKS_MAX 9
+
+static char directory[64];
+
+struct pattern {
+    int nranks;
+    const char *real; /* 'r' or 'v' by crank */
+};
+
+static const struct pattern patterns[] = {
+    {2, "rv"},        {2, "vr"},       {3, "rvv"},     {3, "vrv"},      {3, "rrv"},
+    {4, "rvvv"},      {4, "rvrv"},     {4, "vrrv"},    {4, "rvvr"},     {5, "vvrvv"},
+    {5, "rvrvv"},     {6, "rrvvrv"},   {7, "vvvvvvr"}, {8, "rrvvvvvv"}, {8, "rvvvrvvv"},
+    {9, "rvvvvvvvv"}, {9, "vrvvrvvrv"}};
+
+static const uint64_t counts[] = {1, 1000, 300000};
+
+/* Element i of a rank's input; sums of all ranks are exact as floats. */
+static uint32_t value(int crank, uint64_t i)
+{
+    return (uint32_t)(crank * 1000 + 17 + i % 251);
+}
+
+static void element_put(unsigned char *at, uint32_t v, int is_float)
+{
+    float f = (float)v;
+
+    memcpy(at, is_float ? (void *)&f : (void *)&v, 4);
+}
+
+static uint64_t
+wrong_elements(const unsigned char *out, uint64_t count, int is_float,
+               uint64_t (*want)(const struct pattern *p, int crank, uint32_t root,
+                                uint64_t count, uint64_t i),
+               const struct pattern *p, int crank, uint32_t root, uint64_t per_rank)
+{
+    uint64_t wrong = 0;
+
+    for (uint64_t i = 0; i < count; i++) {
+        unsigned char expected[4];
+
+        element_put(expected, (uint32_t)want(p, crank, root, per_rank, i), is_float);
+        wrong += memcmp(out + 4 * i, expected, 4) != 0;
+    }
+    return wrong;
+}
+
+static uint64_t sum_of_real(const struct pattern *p, uint64_t i)
+{
+    uint64_t sum = 0;
+
+    for (int r = 0; r < p->nranks; r++)
+        sum += p->real[r] == 'r' ? value(r, i) : 0;
+    return sum;
+}
+
+static uint64_t want_sum(const struct pattern *p, int crank, uint32_t root,
+                         uint64_t count, uint64_t i)
+{
+    (void)crank;
+    (void)root;
+    (void)count;
+    return sum_of_real(p, i);
+}
+
+static uint64_t want_scatter(const struct pattern *p, int crank, uint32_t root,
+                             uint64_t count, uint64_t i)
+{
+    (void)root;
+    return sum_of_real(p, (uint64_t)crank * count + i);
+}
+
+/* A virtual rank's block is that of the real rank behind its run. */
+static uint64_t want_gather(const struct pattern *p, int crank, uint32_t root,
+                            uint64_t count, uint64_t i)
+{
+    int block = (int)(i / count);
+
+    (void)crank;
+    (void)root;
+    while (p->real[block] != 'r')
+        block = (block + 1) % p->nranks;
+    return value(block, i % count);
+}
+
+static uint64_t want_broadcast(const struct pattern *p, int crank, uint32_t root,
+                               uint64_t count, uint64_t i)
+{
+    (void)crank;
+    (void)count;
+    return p->real[root] == 'r' ? value((int)root, i) : 0;
+}
+
+static void check_one(struct ring *ring, const struct pattern *p,
+                      enum crystal_func func, uint32_t root, uint64_t count,
+                      int is_float)
+{
+    const int me = ring->rank.crank;
+    uint64_t n = (uint64_t)p->nranks;
+    uint64_t in_count = func == CRYSTAL_FUNC_REDUCESCATTER ? n * count : count;
+    uint64_t out_count = func == CRYSTAL_FUNC_ALLGATHER ? n * count : count, wrong = 0;
+    unsigned char *in = malloc(4 * in_count), *out = calloc(out_count, 4);
+    struct ring_run run = {.ring = ring,
+                           .op = {.func = func,
+                                  .nranks = (uint32_t)n,
+                                  .root = root,
+                                  .count = count,
+                                  .elt_bytes = 4,
+                                  .channel_count = 1},
+                           .is_float = is_float,
+                           .in = in,
+                           .out = out};
+
+    for (uint64_t i = 0; i < in_count; i++)
+        element_put(in + 4 * i, value(me, i), is_float);
+    if (func == CRYSTAL_FUNC_ALLGATHER)
+        memcpy(out + 4 * (uint64_t)me * count, in, 4 * count);
+    if (func == CRYSTAL_FUNC_BROADCAST && me == (int)root)
+        memcpy(out, in, 4 * count);
+    CHECK(ring_collective(&run));
+    if (func == CRYSTAL_FUNC_ALLREDUCE)
+        wrong = wrong_elements(out, out_count, is_float, want_sum, p, me, root, count);
+    else if (func == CRYSTAL_FUNC_REDUCESCATTER)
+        wrong =
+            wrong_elements(out, out_count, is_float, want_scatter, p, me, root, count);
+    else if (func == CRYSTAL_FUNC_ALLGATHER)
+        wrong =
+            wrong_elements(out, out_count, is_float, want_gather, p, me, root, count);
+    else if (func == CRYSTAL_FUNC_BROADCAST)
+        wrong = wrong_elements(out, out_count, is_float, want_broadcast, p, me, root,
+                               count);
+    else if (me == (int)root)
+        wrong = wrong_elements(out, out_count, is_float, want_sum, p, me, root, count);
+    if (wrong)
+        printf("# %s rank %d: %s root %u count %" PRIu64 " float %d: %" PRIu64
+               " elements wrong\n",
+               p->real, me, ring_func_name(func), root, count, is_float, wrong);
+    CHECK_EQ(wrong, 0);
+    free(in);
+    free(out);
+}
+
+static void check_all(struct ring *ring, const struct pattern *p)
+{
+    for (size_t c = 0; c < sizeof counts / sizeof counts[0]; c++)
+        for (int is_float = 0; is_float < 2; is_float++) {
+            check_one(ring, p, CRYSTAL_FUNC_ALLREDUCE, 0, counts[c], is_float);
+            check_one(ring, p, CRYSTAL_FUNC_ALLGATHER, 0, counts[c], is_float);
+            check_one(ring, p, CRYSTAL_FUNC_REDUCESCATTER, 0, counts[c], is_float);
+            for (int root = 0; root < p->nranks && c < 2; root++) {
+                check_one(ring, p, CRYSTAL_FUNC_BROADCAST, (uint32_t)root, counts[c],
+                          is_float);
+                check_one(ring, p, CRYSTAL_FUNC_REDUCE, (uint32_t)root, counts[c],
+                          is_float);
+            }
+        }
+    /* several loops */
+    check_one(ring, p, CRYSTAL_FUNC_ALLGATHER, 0, 1200000, 1);
+    check_one(ring, p, CRYSTAL_FUNC_BROADCAST, 0, 1200000, 1);
+}
+
+/* pairs[i]: between rank i and the next, where both are real. */
+static void rank_main(const struct pattern *p, int me, int pairs[][2])
+{
+    int next = (me + 1) % p->nranks, prev = (me + p->nranks - 1) % p->nranks;
+    char lrank[16];
+    struct ring ring;
+
+    (void)snprintf(lrank, sizeof lrank, "%d", 10 + me);
+    (void)setenv("CRYSTAL_LRANK", lrank, 1);
+    if (!rank_init(&ring.rank, COMM, p->nranks, me)) {
+        CHECK(!"init");
+        return;
+    }
+    /* a listener does not block, so everybody first tells where it listens */
+    if (p->real[prev] == 'v')
+        ring.from_prev = ring_accept_virtual(&ring.rank, prev);
+    if (p->real[next] == 'v')
+        ring.to_next = ring_connect_virtual(&ring.rank, next);
+    if (p->real[prev] == 'r' && me % 2 == 0)
+        ring.from_prev = harness_accept(&ring.rank, pairs[prev][1]);
+    if (p->real[next] == 'r')
+        ring.to_next = harness_connect(&ring.rank, pairs[me][0]);
+    if (p->real[prev] == 'r' && me % 2 == 1)
+        ring.from_prev = harness_accept(&ring.rank, pairs[prev][1]);
+    CHECK(ring.from_prev && ring.to_next);
+    if (ring.from_prev && ring.to_next)
+        check_all(&ring, p);
+    (void)NET->closeSend(ring.to_next);
+    (void)NET->closeRecv(ring.from_prev);
+    rank_fini(&ring.rank);
+}
+
+static struct crystal_board *board_make(const struct pattern *p)
+{
+    struct crystal_error err = {0};
+    struct crystal_board_config config = {.directory = directory,
+                                          .lrank_count = 64,
+                                          .mode = CRYSTAL_BOARD_IMMEDIATE,
+                                          .comm_capacity = 2,
+                                          .heap_bytes = 4 << 20};
+    struct crystal_board *board = crystal_board_create(&config, &err);
+    uint32_t members[RANKS_MAX];
+    uint8_t is_real[RANKS_MAX];
+
+    for (int r = 0; r < p->nranks; r++) {
+        members[r] = (uint32_t)(10 + r);
+        is_real[r] = p->real[r] == 'r';
+    }
+    if (!board ||
+        crystal_board_comm_add(board, COMM, "/default_pg/0//cpu//0", UINT32_MAX,
+                               (uint32_t)p->nranks, members, is_real, &err)) {
+        printf("# %s\n", crystal_error_text(&err));
+        return NULL;
+    }
+    return board;
+}
+
+static void feeds_remove(const struct pattern *p)
+{
+    char path[128];
+
+    for (int r = 0; r < p->nranks; r++) {
+        (void)snprintf(path, sizeof path, "%s/feed.%d", directory, 10 + r);
+        (void)unlink(path);
+    }
+}
+
+static void run_pattern(const struct pattern *p)
+{
+    struct crystal_board *board = board_make(p);
+    int pairs[RANKS_MAX][2], status;
+    pid_t pids[RANKS_MAX] = {0};
+
+    CHECK(board != NULL);
+    if (!board)
+        return;
+    fflush(stdout);
+    for (int r = 0; r < p->nranks; r++)
+        CHECK_EQ(socketpair(AF_UNIX, SOCK_STREAM, 0, pairs[r]), 0);
+    for (int r = 0; r < p->nranks; r++) {
+        if (p->real[r] != 'r')
+            continue;
+        pids[r] = fork();
+        if (pids[r] == 0) {
+            alarm(40);
+            check_ok = true;
+            rank_main(p, r, pairs);
+            fflush(stdout);
+            exit(check_ok ? 0 : 1);
+        }
+    }
+    for (int r = 0; r < p->nranks; r++) {
+        (void)close(pairs[r][0]);
+        (void)close(pairs[r][1]);
+        if (!pids[r])
+            continue;
+        CHECK_EQ(waitpid(pids[r], &status, 0), pids[r]);
+        if (status)
+            printf("# %s: rank %d ended with status %#x\n", p->real, r,
+                   (unsigned)status);
+        CHECK_EQ(status, 0);
+    }
+    CHECK_EQ(crystal_board_header(board)->abort_flag, 0);
+    CHECK_STR(crystal_board_header(board)->abort_text, "");
+    CHECK(crystal_board_header(board)->standin_ops > 0);
+    crystal_board_destroy(board);
+    feeds_remove(p);
+}
+
+static void values_of_every_pattern(void)
+{
+    for (size_t i = 0; i < sizeof patterns / sizeof patterns[0]; i++)
+        run_pattern(&patterns[i]);
+}
+
+int main(void)
+{
+    char path[80];
+
+    (void)snprintf(directory, sizeof directory, "/tmp/crystal-ring.XXXXXX");
+    if (!mkdtemp(directory))
+        return 1;
+    (void)snprintf(path, sizeof path, "%s/board", directory);
+    (void)setenv("CRYSTAL_BOARD", path, 1);
+    check_begin();
+    CHECK_RUN(values_of_every_pattern);
+    (void)rmdir(directory);
+    return check_end();
+}
