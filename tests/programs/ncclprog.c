@@ -10,12 +10,15 @@
  * It loads CRYSTAL_NCCL_LIBRARY and takes RANK and WORLD_SIZE from the environment.
  * Unique ids go through the store at MASTER_PORT on this host, under PyTorch's keys, or
  * through files in DIR, or (one rank) nowhere. Ranks are numbered tp fastest, then pp,
- * then dp. Groups: "0" the world, then one number for each tp, pp and dp group in that
- * order, on every rank, as torch.distributed.new_group counts them.
+ * then dp. Groups: "0" the world, then one number for each tp and each dp group, then
+ * two for each pair of neighbours in the pipeline (what goes down, what comes back), in
+ * that order on every rank, as torch.distributed.new_group counts them. NCCL runs the
+ * operations of one communicator one after the other, so a receive posted ahead needs
+ * one of its own.
  *
  * Patterns, in this order in each iteration (default: all):
  *   int        all-reduce of 4 int64 over the world, waited for by event
- *   1f1b       pipeline over pp with receives posted ahead, on streams of their own
+ *   1f1b       pipeline over pp with receives posted ahead
  *   allgather  of the tp group, with the next operation's input depending on it
  *   allreduce  of the dp group in two buckets, without a wait between
  *   alltoall   of the tp group as an ncclGroup of sends and receives
@@ -73,7 +76,9 @@ static struct options {
              .fail = ""};
 
 static int rank, world_size, dp, tp_at, pp_at, dp_at, store_fd = -1;
-static struct group world, tp_group, pp_group, dp_group;
+static struct group world, tp_group, dp_group;
+/* to and from the stage before and the one behind */
+static struct group before_down, before_up, behind_down, behind_up;
 static ncclStream_t stream, recv_forward, recv_backward, send_forward, send_backward;
 
 static void die(const char *what)
@@ -205,12 +210,19 @@ static void make_groups(void)
     for (int d = 0; d < dp; d++)
         for (int p = 0; p < pp; p++)
             make_group(name++, d * pp * tp + p * tp, 1, tp, &tp_group);
-    for (int d = 0; d < dp; d++)
-        for (int t = 0; t < tp; t++)
-            make_group(name++, d * pp * tp + t, tp, pp, &pp_group);
     for (int p = 0; p < pp; p++)
         for (int t = 0; t < tp; t++)
             make_group(name++, p * tp + t, pp * tp, dp, &dp_group);
+    for (int d = 0; d < dp; d++)
+        for (int t = 0; t < tp; t++)
+            for (int p = 0; p < pp - 1; p++) {
+                int first = d * pp * tp + p * tp + t;
+
+                make_group(name++, first, tp, 2,
+                           rank == first ? &behind_down : &before_down);
+                make_group(name++, first, tp, 2,
+                           rank == first ? &behind_up : &before_up);
+            }
 }
 
 /* --- one iteration --- */
@@ -284,12 +296,12 @@ static double run_1f1b(int iteration)
         if (!arrived[1][i])
             OK(event_create(&arrived[1][i]));
         if (pp_at > 0) {
-            OK(Recv(in + i * e, (size_t)e, ncclFloat32, pp_at - 1, pp_group.comm,
+            OK(Recv(in + i * e, (size_t)e, ncclFloat32, 0, before_down.comm,
                     recv_forward));
             OK(event_record(arrived[0][i], recv_forward));
         }
         if (pp_at < last) {
-            OK(Recv(grad_in + i * e, (size_t)e, ncclFloat32, pp_at + 1, pp_group.comm,
+            OK(Recv(grad_in + i * e, (size_t)e, ncclFloat32, 1, behind_up.comm,
                     recv_backward));
             OK(event_record(arrived[1][i], recv_backward));
         }
@@ -301,7 +313,7 @@ static double run_1f1b(int iteration)
         for (int k = 0; k < e; k++)
             out[i * e + k] = in[i * e + k] + value_of(iteration, i + k);
         if (pp_at < last)
-            OK(Send(out + i * e, (size_t)e, ncclFloat32, pp_at + 1, pp_group.comm,
+            OK(Send(out + i * e, (size_t)e, ncclFloat32, 1, behind_down.comm,
                     send_forward));
     }
     for (int i = 0; i < m; i++) {
@@ -313,7 +325,7 @@ static double run_1f1b(int iteration)
         if (pp_at < last)
             OK(stream_synchronize(send_forward)); /* out is overwritten from here */
         if (pp_at > 0)
-            OK(Send(out + i * e, (size_t)e, ncclFloat32, pp_at - 1, pp_group.comm,
+            OK(Send(out + i * e, (size_t)e, ncclFloat32, 0, before_up.comm,
                     send_backward));
     }
     OK(stream_synchronize(send_backward));
@@ -517,8 +529,11 @@ int main(int argc, char **argv)
         fflush(stdout);
         nccl.hint();
     }
+    OK(CommDestroy(before_up.comm));
+    OK(CommDestroy(before_down.comm));
+    OK(CommDestroy(behind_up.comm));
+    OK(CommDestroy(behind_down.comm));
     OK(CommDestroy(dp_group.comm));
-    OK(CommDestroy(pp_group.comm));
     OK(CommDestroy(tp_group.comm));
     OK(CommDestroy(world.comm));
     printf("rank %d done\n", rank);

@@ -173,8 +173,8 @@ static void all_traces_are_sealed(void)
      4,                                                                             \
      0},                                                                            \
         {CRYSTAL_OP_PAYLOAD, 0, 0, 0, 0, 0, 0, 32, offset, 0}, INT(event),          \
-        {B2A, 0, 2, 2, 0, 1, 8, 0}, {CRYSTAL_OP_RECORD, 0, 0, 0, 2, 0, 0, 2, 0, 0}, \
-        {A2A, 0, 3, 2, 0, 1, 8, 0}, {CRYSTAL_OP_WAIT, 0, 0, 0, 0, 0, 0, 2, 0, 0},   \
+        {B2A, 0, 2, 4, 0, 1, 8, 0}, {CRYSTAL_OP_RECORD, 0, 0, 0, 2, 0, 0, 2, 0, 0}, \
+        {A2A, 0, 3, 3, 0, 1, 8, 0}, {CRYSTAL_OP_WAIT, 0, 0, 0, 0, 0, 0, 2, 0, 0},   \
         {CRYSTAL_OP_SYNC, 0, 0, 0, 3, 0, 0, 0, 0, 0},                               \
         {CRYSTAL_OP_SYNC, 0, 0, 0, 4, 0, 0, 0, 0, 0}, {CRYSTAL_OP_COLL,             \
                                                        CRYSTAL_FUNC_ALLGATHER,      \
@@ -209,10 +209,12 @@ static const struct crystal_op rank_0[] = {
     {CRYSTAL_OP_START, 0, 0, 0, 0, 0, 0, 0, 0, 0},
     {CRYSTAL_OP_COMM, 0, 0, 0, 0, 0, 0, 0, 16, 0},
     {CRYSTAL_OP_COMM, 0, 0, 0, 0, 1, 0, 0, 2, 0},
-    {CRYSTAL_OP_COMM, 0, 0, 0, 0, 2, 0, 0, 2, 0},
-    {CRYSTAL_OP_COMM, 0, 0, 0, 0, 3, 0, 0, 4, 0},
+    {CRYSTAL_OP_COMM, 0, 0, 0, 0, 2, 0, 0, 4, 0},
+    {CRYSTAL_OP_COMM, 0, 0, 0, 0, 3, 0, 0, 2, 0},
+    {CRYSTAL_OP_COMM, 0, 0, 0, 0, 4, 0, 0, 2, 0},
     ITERATION(0, 0, 1),
     ITERATION(32, 3, 2),
+    {CRYSTAL_OP_FREE, 0, 0, 0, 0, 4, 0, 0, 0, 0},
     {CRYSTAL_OP_FREE, 0, 0, 0, 0, 3, 0, 0, 0, 0},
     {CRYSTAL_OP_FREE, 0, 0, 0, 0, 2, 0, 0, 0, 0},
     {CRYSTAL_OP_FREE, 0, 0, 0, 0, 1, 0, 0, 0, 0},
@@ -239,7 +241,7 @@ static void operation_by_operation(void)
 {
     static const char *const names[] = {
         "/default_pg/0//cpu//0", "/default_pg/1//cpu//0", "/default_pg/9//cpu//0",
-        "/default_pg/17//cpu//0"};
+        "/default_pg/13//cpu//0", "/default_pg/14//cpu//0"};
     struct crystal_trace trace = {0};
     uint64_t last_ns = 0;
     size_t at = 0, comms = 0;
@@ -258,8 +260,8 @@ static void operation_by_operation(void)
         struct crystal_op got = timeless(&trace.ops[i]);
 
         if (got.kind == CRYSTAL_OP_EXT) {
-            CHECK(comms > 0 && comms <= 4);
-            if (comms > 0 && comms <= 4)
+            CHECK(comms > 0 && comms <= 5);
+            if (comms > 0 && comms <= 5)
                 CHECK_STR((const char *)&trace.ops[i] + 1, names[comms - 1]);
             continue;
         }
