@@ -10,11 +10,14 @@
 #include "runtime/log.h"
 
 #include <errno.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+
+#define FLUSH_NS 200000000L
 
 static struct recorder recorder = {.lock = PTHREAD_MUTEX_INITIALIZER};
 static pthread_once_t recorder_once = PTHREAD_ONCE_INIT;
@@ -51,6 +54,35 @@ static void child_after_fork(void)
     (void)pthread_mutex_init(&recorder.lock, NULL); /* its owner is not in here */
     recorder.trace = NULL; /* the file and its buffer stay the parent's */
     recorder.payload = NULL;
+}
+
+/* What a rank did before it hangs and is killed should be in its trace, so records do
+ * not stay in the buffer for longer than this. */
+static void *flusher_main(void *unused)
+{
+    const struct timespec pause = {0, FLUSH_NS};
+
+    for (;;) {
+        (void)nanosleep(&pause, NULL);
+        (void)pthread_mutex_lock(&recorder.lock);
+        if (recorder.trace)
+            (void)crystal_trace_flush(recorder.trace, NULL); /* told at the end */
+        (void)pthread_mutex_unlock(&recorder.lock);
+    }
+    return unused;
+}
+
+static void start_flusher(void)
+{
+    sigset_t all, before;
+    pthread_t thread;
+
+    (void)sigfillset(&all); /* the program's signals are for its own threads */
+    (void)pthread_sigmask(SIG_SETMASK, &all, &before);
+    /* Without it, appending still flushes when records are old. */
+    if (pthread_create(&thread, NULL, flusher_main, NULL) == 0)
+        (void)pthread_detach(thread);
+    (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
 }
 
 static void recorder_start(void)
@@ -93,6 +125,7 @@ static void recorder_start(void)
     }
     r->start_ns = crystal_trace_start_ns(r->trace);
     (void)pthread_atfork(NULL, NULL, child_after_fork); /* else children share a file */
+    start_flusher();
 }
 
 struct recorder *recorder_get(void)

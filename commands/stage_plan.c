@@ -1,12 +1,14 @@
 /* The plan stage: the sandbox ranks run against virtual ranks that answer at once, with
  * the recorder passing their calls through to libcrystal-hostccl.so. What comes out is
- * how long computation and transfers take by themselves.
+ * how long computation and transfers take by themselves, and from that the profile of
+ * all ranks.
  */
 #include "config.h"
 
 #include "commands/stage.h"
 #include "commands/stage_node.h"
 
+#include "replay/compose.h"
 #include "runtime/env.h"
 #include "runtime/library.h"
 #include "runtime/log.h"
@@ -86,9 +88,11 @@ int stage_plan(struct stage *stage)
         code = sealed;
         err = seal_err;
     }
+    if (!code)
+        code = crystal_plan_compose(stage->job_dir, &err);
     if (code)
         return stage_failed(stage, &err);
-    crystal_log(CRYSTAL_LOG_INFO, stage->name, "measured %u of %u ranks in %s/plan",
+    crystal_log(CRYSTAL_LOG_INFO, stage->name, "measured %u of %u ranks, composed %s/job.profile",
                 layout->sandbox_count, layout->lrank_count, stage->job_dir);
     return 0;
 }
