@@ -51,6 +51,7 @@ struct crystal_net_comm {
     uint32_t nranks;                            /* 0 until known */
     uint32_t crank;                             /* CRYSTAL_CRANK_UNKNOWN until known */
     _Atomic(struct crystal_board_comm *) board; /* NULL: not on the board (yet) */
+    _Atomic int is_plain; /* it was not on the board when its first operation began */
     struct crystal_ops ops;
     struct crystal_lines *lines; /* with board: delay lines that end here; owned */
     struct crystal_payload_table *payload; /* with board and graph; owned */

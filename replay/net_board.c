@@ -23,10 +23,15 @@ static struct crystal_board *board_of(const struct crystal_operation *op)
 static struct crystal_board_comm *entry_of(struct crystal_operation *op)
 {
     struct crystal_error err = {0};
-    int found = crystal_net_comm_resolve(op->comm, &err);
+    int found;
 
+    if (atomic_load_explicit(&op->comm->is_plain, memory_order_relaxed))
+        return NULL;
+    found = crystal_net_comm_resolve(op->comm, &err);
     if (found < 0)
         crystal_board_abort(board_of(op), "%s", crystal_error_text(&err));
+    if (!found)
+        atomic_store(&op->comm->is_plain, 1);
     return found > 0 ? atomic_load(&op->comm->board) : NULL;
 }
 

@@ -301,7 +301,8 @@ static void operation_release(struct crystal_operation *op)
 
     do {
         if (live == 1 && atomic_load(&op->has_stopped) &&
-            (atomic_load(&op->proxies) || op->comm->ops.nranks == 1) &&
+            (atomic_load(&op->proxies) || op->comm->ops.nranks == 1 ||
+             (op->is_p2p && op->peer == op->comm->crank)) &&
             !atomic_exchange(&op->finished, 1))
             crystal_operation_finish(op);
     } while (!atomic_compare_exchange_weak(&op->live, &live, live - 1));
