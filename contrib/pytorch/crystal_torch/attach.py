@@ -1,6 +1,7 @@
 """Puts Crystal's backend where torch.distributed looks for gloo, and tells the library
 at the end of each training iteration."""
 
+import sys
 import weakref
 
 import torch.distributed
@@ -21,7 +22,22 @@ def _after_step(optimizer, args, kwargs):
         _marking_optimizer = weakref.ref(optimizer)
     elif marking is not optimizer:
         return
+    # The stage may end the process in the library: what was printed is not to be lost.
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (AttributeError, OSError, ValueError):  # none, a closed pipe or file
+            pass
     _backend.iteration_hint()
+
+
+def _leave_detail_mode():
+    """That mode compares each operation with all ranks over a group of its own, which
+    ranks that do not run cannot join."""
+    if torch.distributed.get_debug_level() == torch.distributed.DebugLevel.DETAIL:
+        print("crystal: pytorch: TORCH_DISTRIBUTED_DEBUG=DETAIL needs all ranks, using INFO",
+              file=sys.stderr)
+        torch.distributed.set_debug_level(torch.distributed.DebugLevel.INFO)
 
 
 def attach():
@@ -30,3 +46,4 @@ def attach():
     distributed_c10d.ProcessGroupGloo = _backend.ProcessGroupCrystal
     torch.distributed.ProcessGroupGloo = _backend.ProcessGroupCrystal
     register_optimizer_step_post_hook(_after_step)
+    _leave_detail_mode()
