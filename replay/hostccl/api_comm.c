@@ -159,6 +159,8 @@ ncclResult_t hostccl_api_CommDestroy(ncclComm_t comm)
     if (!hostccl_comm_is_valid(comm))
         return bad_comm("ncclCommDestroy");
     hostccl_engine_close(comm, false);
+    if (!atomic_load(&comm->async_result))
+        hostccl_connect_settle(comm);
     hostccl_comm_destroy(comm);
     return ncclSuccess;
 }

@@ -83,6 +83,10 @@ int hostccl_connect_p2p(ncclComm_t comm, const struct hostccl_task *tasks,
  * failed. */
 int hostccl_connect_progress(struct hostccl_conn *conn, struct crystal_error *err);
 
+/* Waits a second at most until the peers of p2p connections have answered that they are
+ * connected: a bootstrap that is closed before would fail them. */
+void hostccl_connect_settle(ncclComm_t comm);
+
 /* Progress thread: conn has something to do. */
 void hostccl_comm_busy(ncclComm_t comm, struct hostccl_conn *conn);
 

@@ -57,7 +57,8 @@ struct hostccl_conn {
     struct hostccl_conn *next_busy;
     uint32_t peer;
     bool is_send;
-    bool is_busy;                          /* in the communicator's list */
+    bool is_busy;    /* in the communicator's list */
+    bool needs_sync; /* the peer has not answered that it is connected */
     _Atomic enum hostccl_conn_state state; /* relaxed: its stages have their own order
                                               (locks of bootstrap and engine) */
     struct hostccl_entry mail;             /* what the peer told, once JOINING */

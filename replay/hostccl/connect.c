@@ -5,7 +5,7 @@
  * id + 1: 1 for rings, 0 for p2p), and gets the same back: where the peer listens, who
  * sends. Where both peers are one rank, one message carries the entry for receiving and
  * then the one for sending. When all is connected, both sides send an empty message
- * with 0x80 in the tag.
+ * with 0x80 in the tag; a rank that left before it has the other's would be missed.
  *
  * The ring is connected while the communicator is made. p2p connections are asked for
  * by the call that needs them first and joined by the progress thread, so that a
@@ -20,10 +20,11 @@
 #include <string.h>
 #include <time.h>
 
-#define TAG_RING    1
-#define TAG_SYNC    0x80
-#define POLL_NS     50000L   /* between tries to join */
-#define POLL_MAX_NS 1000000L /* after a while */
+#define TAG_RING     1
+#define TAG_SYNC     0x80
+#define POLL_NS      50000L   /* between tries to join */
+#define POLL_MAX_NS  1000000L /* after a while */
+#define SETTLE_TRIES 1000     /* of POLL_MAX_NS */
 
 static uint32_t distance_of(const struct ncclComm *comm, uint32_t peer, bool is_send)
 {
@@ -255,10 +256,43 @@ int hostccl_connect_progress(struct hostccl_conn *conn, struct crystal_error *er
     result = hostccl_conn_join(conn, err);
     if (result <= 0)
         return result < 0 ? result : moved;
-    /* Nobody waits for it; a peer that had only this to send may be gone already. */
+    /* Its answer is awaited when the communicator is destroyed (settle); a peer that
+     * had only this to send may be gone already. */
+    conn->needs_sync = true;
     (void)hostccl_bootstrap_send(
         conn->comm->bootstrap, conn->peer,
         (int32_t)(distance_of(conn->comm, conn->peer, conn->is_send) << 8) + TAG_SYNC,
         NULL, 0, NULL);
     return 1;
+}
+
+static bool is_settled(struct hostccl_conn *conn)
+{
+    uint32_t bytes;
+
+    if (!conn || !conn->needs_sync)
+        return true;
+    conn->needs_sync =
+        hostccl_bootstrap_poll(
+            conn->comm->bootstrap, conn->peer,
+            (int32_t)(distance_of(conn->comm, conn->peer, conn->is_send) << 8) +
+                TAG_SYNC,
+            NULL, 0, &bytes) == 0;
+    return !conn->needs_sync;
+}
+
+void hostccl_connect_settle(ncclComm_t comm)
+{
+    struct timespec pause = {.tv_nsec = POLL_MAX_NS};
+
+    for (int i = 0; i < SETTLE_TRIES; i++) {
+        bool settled = true;
+
+        for (uint32_t p = 0; p < comm->nranks && settled; p++)
+            settled =
+                is_settled(comm->peers[p].send) && is_settled(comm->peers[p].recv);
+        if (settled)
+            return;
+        (void)nanosleep(&pause, NULL); /* woken early is fine */
+    }
 }

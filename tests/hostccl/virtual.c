@@ -1,0 +1,198 @@
+/* hostccl among virtual ranks that answer at once: set-up through the bootstrap proxy,
+ * operations through the net plugin's virtual ends. Virtual contributions are
+ * stand-ins: neutral in reductions.
+ */
+#include "config.h"
+
+#include "tests/check.h"
+#include "tests/hostccl/server.h"
+
+#define REAL_MAX 16
+#define COUNT    70001
+
+static struct {
+    ncclUniqueId id;
+    int n, real_count, reals[REAL_MAX];
+} world;
+
+static void expect(const float *got, size_t count, float want, const char *what)
+{
+    for (size_t i = 0; i < count; i++)
+        if (got[i] != want) {
+            printf("# %s: element %zu is %g, want %g\n", what, i, (double)got[i],
+                   (double)want);
+            ranks_failed++;
+            return;
+        }
+}
+
+static void set(float *at, size_t count, float value)
+{
+    for (size_t i = 0; i < count; i++)
+        at[i] = value;
+}
+
+static void finish(void)
+{
+    RANK_CHECK(crystal_stream_synchronize(NULL) == ncclSuccess);
+}
+
+static int is_real(int crank)
+{
+    for (int i = 0; i < world.real_count; i++)
+        if (world.reals[i] == crank)
+            return 1;
+    return 0;
+}
+
+static void reductions(ncclComm_t comm, int crank)
+{
+    int n = world.n, last = world.reals[world.real_count - 1];
+    float *in = malloc((size_t)n * COUNT * sizeof *in),
+          *out = malloc(COUNT * sizeof *out);
+    float sum = 0;
+
+    for (int i = 0; i < world.real_count; i++)
+        sum += (float)(world.reals[i] + 1);
+    for (size_t count = 1; count <= COUNT; count = count * 400 + 1) {
+        set(in, count, (float)crank + 1);
+        RANK_CHECK(ncclAllReduce(in, out, count, ncclFloat32, ncclSum, comm, NULL) ==
+                   ncclSuccess);
+        finish();
+        expect(out, count, sum, "all-reduce");
+        RANK_CHECK(ncclAllReduce(in, out, count, ncclFloat32, ncclMax, comm, NULL) ==
+                   ncclSuccess);
+        finish();
+        set(in, (size_t)n * count, (float)crank + 1);
+        RANK_CHECK(ncclReduceScatter(in, out, count, ncclFloat32, ncclSum, comm,
+                                     NULL) == ncclSuccess);
+        finish();
+        expect(out, count, sum, "reduce-scatter");
+        RANK_CHECK(ncclReduce(in, out, count, ncclFloat32, ncclSum, last, comm, NULL) ==
+                   ncclSuccess);
+        finish();
+        if (crank == last)
+            expect(out, count, sum, "reduce");
+    }
+    free(in);
+    free(out);
+}
+
+static void copies(ncclComm_t comm, int crank)
+{
+    size_t count = 9999;
+    int n = world.n, root = world.reals[0];
+    float *in = malloc(count * sizeof *in);
+    float *out = malloc((size_t)n * count * sizeof *out);
+
+    set(in, count, (float)crank + 1);
+    RANK_CHECK(ncclAllGather(in, out, count, ncclFloat32, comm, NULL) == ncclSuccess);
+    finish();
+    for (int i = 0; i < world.real_count; i++)
+        expect(out + (size_t)world.reals[i] * count, count, (float)world.reals[i] + 1,
+               "all-gather");
+    set(out, count, crank == root ? 5 : 0);
+    RANK_CHECK(ncclBcast(out, count, ncclFloat32, root, comm, NULL) == ncclSuccess);
+    finish();
+    expect(out, count, 5, "broadcast");
+    for (root = 0; root < n; root++)
+        if (!is_real(root))
+            break;
+    RANK_CHECK(ncclBcast(out, count, ncclFloat32, root, comm, NULL) == ncclSuccess);
+    finish();
+    free(in);
+    free(out);
+}
+
+/* With every other rank, virtual ones included; the real ones see each other's data. */
+static void point_to_point(ncclComm_t comm, int crank)
+{
+    size_t count = 200000; /* two messages */
+    float *in = malloc(count * sizeof *in), *out = malloc(count * sizeof *out);
+    int n = world.n;
+
+    set(in, count, (float)crank + 1);
+    for (int d = 1; d < n && d < 5; d++) {
+        int to = (crank + d) % n, from = (crank + n - d) % n;
+
+        RANK_CHECK(ncclGroupStart() == ncclSuccess);
+        RANK_CHECK(ncclRecv(out, count, ncclFloat32, from, comm, NULL) == ncclSuccess);
+        RANK_CHECK(ncclSend(in, count, ncclFloat32, to, comm, NULL) == ncclSuccess);
+        RANK_CHECK(ncclGroupEnd() == ncclSuccess);
+        finish();
+        if (is_real(from))
+            expect(out, count, (float)from + 1, "receive");
+    }
+    free(in);
+    free(out);
+}
+
+static void work(int rank, int n)
+{
+    int crank = world.reals[rank];
+    ncclComm_t comm = NULL;
+    char text[16];
+
+    (void)n;
+    (void)snprintf(text, sizeof text, "%d", crank);
+    (void)setenv(CRYSTAL_ENV_LRANK, text, 1);
+    RANK_CHECK(ncclCommInitRank(&comm, world.n, world.id, crank) == ncclSuccess);
+    if (!comm)
+        return;
+    reductions(comm, crank);
+    copies(comm, crank);
+    point_to_point(comm, crank);
+    RANK_CHECK(ncclCommDestroy(comm) == ncclSuccess);
+}
+
+static void run_world(int n, const char *list)
+{
+    struct server server;
+    char *copy = strdup(list), *rest = copy, *word;
+
+    world.n = n;
+    world.real_count = 0;
+    while ((word = strtok_r(rest, ",", &rest)))
+        world.reals[world.real_count++] = atoi(word);
+    free(copy);
+    if (server_start(&server, n, list)) {
+        CHECK(!"nodeserver");
+        return;
+    }
+    world.id = server.world;
+    CHECK_EQ(ranks_run(world.real_count, work), 0);
+    CHECK_EQ(server_stop(&server), 0);
+}
+
+static void one_of_two(void)
+{
+    run_world(2, "0");
+    run_world(2, "1");
+}
+
+static void one_of_many(void)
+{
+    run_world(4, "2");
+    run_world(64, "17");
+}
+
+static void a_node_of_many(void)
+{
+    run_world(16, "4,5,6,7");
+    run_world(9, "0,1,2");
+}
+
+static void scattered_ones(void)
+{
+    run_world(12, "0,5,6,11");
+}
+
+int main(void)
+{
+    check_begin();
+    CHECK_RUN(one_of_two);
+    CHECK_RUN(one_of_many);
+    CHECK_RUN(a_node_of_many);
+    CHECK_RUN(scattered_ones);
+    return check_end();
+}
