@@ -17,7 +17,11 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
+
+#include <linux/futex.h>
 
 #define BOARD_ALIGN      64U
 #define BOARD_LRANKS_MAX (1U << 24)
@@ -382,6 +386,43 @@ struct crystal_board_comm *crystal_board_comm_find(struct crystal_board *board,
             return comm;
     }
     return NULL;
+}
+
+struct crystal_board_comm *crystal_board_comm_at(struct crystal_board *board,
+                                                 uint32_t index)
+{
+    struct crystal_board_comm *comm;
+
+    if (index >= board->comm_capacity)
+        return NULL;
+    comm = comm_at(board, index);
+    if (atomic_load_explicit(&comm->state, memory_order_acquire) !=
+            CRYSTAL_BOARD_READY ||
+        !comm_check(board, comm))
+        return NULL;
+    return comm;
+}
+
+void crystal_board_ring(struct crystal_board *board)
+{
+    struct crystal_board_header *head = crystal_board_header(board);
+
+    (void)atomic_fetch_add(&head->bell, 1);
+    if (atomic_load(&head->bell_waits))
+        (void)syscall(SYS_futex, &head->bell, FUTEX_WAKE, 1, NULL, NULL, 0);
+}
+
+void crystal_board_sleep(struct crystal_board *board, uint32_t *bell, uint64_t max_ns)
+{
+    struct crystal_board_header *head = crystal_board_header(board);
+    struct timespec timeout = {.tv_sec = (time_t)(max_ns / 1000000000U),
+                               .tv_nsec = (long)(max_ns % 1000000000U)};
+
+    atomic_store(&head->bell_waits, 1);
+    if (atomic_load(&head->bell) == *bell) /* woken, timed out, rung before: all fine */
+        (void)syscall(SYS_futex, &head->bell, FUTEX_WAIT, *bell, &timeout, NULL, 0);
+    atomic_store(&head->bell_waits, 0);
+    *bell = atomic_load(&head->bell);
 }
 
 /* Heap bytes that stay zero until used; the caller has checked that they are there. */

@@ -60,7 +60,19 @@ struct crystal_board_header {
     _Atomic uint64_t late_count; /* arrivals published later than they were due */
     _Atomic uint64_t late_max_ns;
     _Atomic uint64_t abort_claim; /* whoever sets it from 0 to 1 writes abort_text */
-    uint64_t reserved[15];
+    _Atomic uint32_t bell;        /* counts rings, see crystal_board_ring */
+    _Atomic uint32_t bell_waits;  /* the agent sleeps: a ring has to wake it */
+    _Atomic uint32_t timeline;    /* enum crystal_board_timeline; the driver */
+    uint32_t zero;
+    uint64_t reserved[13];
+};
+
+/* What virtual ranks do. */
+enum crystal_board_timeline {
+    CRYSTAL_BOARD_SETUP = 0,    /* before the iterations: they answer at once */
+    CRYSTAL_BOARD_FOLLOWS = 1,  /* they keep the timeline's time */
+    CRYSTAL_BOARD_FINISHED = 2, /* the program went on to something else: at once */
+    CRYSTAL_BOARD_STUCK = 3     /* nothing could happen any more: at once since then */
 };
 
 enum crystal_board_state {
@@ -173,6 +185,15 @@ int crystal_board_comm_add(struct crystal_board *board, uint64_t comm_id,
 /* The READY entry with this id, or NULL. Lock-free; borrowed. */
 struct crystal_board_comm *crystal_board_comm_find(struct crystal_board *board,
                                                    uint64_t comm_id);
+/* Entry number index (below the header's comm_count), or NULL where it is not READY. */
+struct crystal_board_comm *crystal_board_comm_at(struct crystal_board *board,
+                                                 uint32_t index);
+/* Plugin: something on the board has changed (a slot or cell was claimed, an arrival or
+ * an end was set). A system call only where the agent sleeps. */
+void crystal_board_ring(struct crystal_board *board);
+/* Agent: sleeps until a ring after *bell (as last returned; 0 at first), at most
+ * max_ns. One thread. */
+void crystal_board_sleep(struct crystal_board *board, uint32_t *bell, uint64_t max_ns);
 /* Typed pointers behind an entry; all bounds were checked when the board was opened or
  * the entry was found. */
 const uint32_t *crystal_board_members(struct crystal_board *board,

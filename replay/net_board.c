@@ -91,7 +91,7 @@ static struct crystal_board_slot *slot_sync(struct crystal_operation *op,
 {
     struct crystal_board_slot *slot = atomic_load(&op->slot);
     uint64_t arrive_ns = atomic_load(&op->arrive_ns), nobody = 0;
-    int is_first = 0;
+    int is_first = 0, is_news = !slot;
 
     if (!slot) {
         slot = crystal_board_slot(board_of(op), entry, op->seq);
@@ -105,9 +105,10 @@ static struct crystal_board_slot *slot_sync(struct crystal_operation *op,
         struct crystal_board_cell *cells =
             crystal_board_cells(board_of(op), entry, slot);
 
-        atomic_store_explicit(&cells[op->comm->crank].arrive_ns, arrive_ns,
-                              memory_order_release);
+        is_news |= !atomic_exchange(&cells[op->comm->crank].arrive_ns, arrive_ns);
     }
+    if (is_news)
+        crystal_board_ring(board_of(op));
     if (!atomic_load(&op->described) && slot_describe(op, slot, is_first))
         atomic_store(&op->described, 1);
     return slot;
@@ -147,6 +148,7 @@ static void slot_end(struct crystal_operation *op, struct crystal_board_comm *en
     cells = crystal_board_cells(board_of(op), entry, slot);
     atomic_store_explicit(&cells[op->comm->crank].end_ns, end_ns, memory_order_release);
     (void)atomic_fetch_add_explicit(&slot->ended_count, 1, memory_order_acq_rel);
+    crystal_board_ring(board_of(op));
 }
 
 /* --- point-to-point: pairs --- */
@@ -197,6 +199,7 @@ static struct crystal_board_pair_cell *cell_sync(struct crystal_operation *op,
     struct crystal_board_pair_cell *cell = atomic_load(&op->pair_cell);
     uint64_t arrive_ns = atomic_load(&op->arrive_ns);
     struct crystal_board_pair *pair;
+    int is_news = !cell;
 
     if (!cell) {
         pair = pair_find(op, entry);
@@ -210,7 +213,9 @@ static struct crystal_board_pair_cell *cell_sync(struct crystal_operation *op,
         atomic_store(&op->pair_cell, cell);
     }
     if (arrive_ns)
-        atomic_store_explicit(&cell->real_arrive_ns, arrive_ns, memory_order_release);
+        is_news |= !atomic_exchange(&cell->real_arrive_ns, arrive_ns);
+    if (is_news)
+        crystal_board_ring(board_of(op));
     return cell;
 }
 
@@ -297,9 +302,11 @@ void crystal_operation_finish(struct crystal_operation *op)
     if (entry && is_timed(op)) {
         if (!op->is_p2p)
             slot_end(op, entry, end_ns);
-        else if (atomic_load(&op->pair_cell))
+        else if (atomic_load(&op->pair_cell)) {
             atomic_store_explicit(&atomic_load(&op->pair_cell)->end_ns, end_ns,
                                   memory_order_release);
+            crystal_board_ring(board_of(op));
+        }
     }
     if (op->comm->module->run)
         record_write(op, end_ns);

@@ -6,6 +6,7 @@
 #include "replay/node.h"
 
 #include "replay/board.h"
+#include "replay/driver.h"
 #include "replay/node_directory.h"
 #include "replay/proxy.h"
 #include "runtime/graph.h"
@@ -28,6 +29,7 @@ struct crystal_node {
     struct crystal_node_directory directory;
     struct crystal_graph *graph; /* NULL without one */
     struct crystal_board *board;
+    struct crystal_driver *driver; /* NULL unless timed */
     struct crystal_proxy *proxy;
     char board_path[PATH_MAX];
 };
@@ -93,12 +95,6 @@ struct crystal_node *crystal_node_create(const struct crystal_node_config *confi
     node->layout = config->layout;
     node->coord = config->coord;
     node->directory.lock_fd = -1;
-    if (config->timed) {
-        (void)crystal_error_set(err, ENOSYS,
-                                "node: the timeline is not there yet; run "
-                                "with virtual ranks that answer at once");
-        goto err_node;
-    }
     if (config->graph_path) {
         node->graph = crystal_graph_open(config->graph_path, err);
         if (!node->graph)
@@ -107,6 +103,12 @@ struct crystal_node *crystal_node_create(const struct crystal_node_config *confi
     if (crystal_node_directory_create(&node->directory, err) ||
         make_board(node, config, err))
         goto err_node;
+    if (config->timed) {
+        node->driver = crystal_driver_create(
+            node->board, config->layout, config->graph_path, config->profile_path, err);
+        if (!node->driver)
+            goto err_node;
+    }
     proxy.board = node->board;
     proxy.graph = node->graph;
     node->proxy = crystal_proxy_create(&proxy, err);
@@ -146,6 +148,7 @@ void crystal_node_destroy(struct crystal_node *node)
     if (node->coord && node->proxy)
         crystal_client_on_comm_id(node->coord, NULL, NULL);
     crystal_proxy_destroy(node->proxy);
+    crystal_driver_destroy(node->driver);
     crystal_board_destroy(node->board);
     crystal_node_directory_remove(&node->directory);
     crystal_graph_close(node->graph);
@@ -197,6 +200,13 @@ static void count_comm(void *context, const struct crystal_proxy_comm_info *info
     ++*(unsigned *)context;
 }
 
+static const char *timeline_name(uint32_t state)
+{
+    static const char *const names[] = {"setup", "follows", "finished", "stuck"};
+
+    return state < sizeof names / sizeof names[0] ? names[state] : "unknown";
+}
+
 static void print_run(struct crystal_node *node, FILE *out)
 {
     struct crystal_board_header *head = crystal_board_header(node->board);
@@ -212,6 +222,7 @@ static void print_run(struct crystal_node *node, FILE *out)
     fprintf(out, "version: 1\nmode: %s\nlogical_ranks: %u\nsandbox_ranks: %u\n",
             head->mode == CRYSTAL_BOARD_TIMED ? "timed" : "immediate",
             head->lrank_count, node->layout->sandbox_count);
+    fprintf(out, "timeline: %s\n", timeline_name(atomic_load(&head->timeline)));
     fprintf(out, "wire:\n  kind: modelled\n  transport: host memory, no network\n");
     fprintf(out,
             "  bytes_per_s: %" PRIu64 "\n  latency_ns: %" PRIu64

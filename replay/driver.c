@@ -1,0 +1,242 @@
+/* The driver's thread: looks at the board whenever a plugin rings, lets the timeline go
+ * on, and publishes what comes out. See driver.h.
+ *
+ * Virtual ranks run at most LOOKAHEAD_NS into the future, so their arrivals stand on
+ * the board long before they are due. The thread sleeps on the board's bell; it wakes
+ * by itself only to let virtual ranks go on and to notice that nothing can happen any
+ * more.
+ */
+#include "config.h"
+
+#include "replay/driver_internal.h"
+
+#include "runtime/log.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#define LOOKAHEAD_NS 1000000000U
+#define NAP_NS       50000000U    /* between looks when nobody rings */
+#define QUIET_NS     10000000000U /* nothing can happen any more, at the least */
+
+static uint64_t now(void)
+{
+    struct timespec t;
+
+    (void)clock_gettime(CLOCK_MONOTONIC, &t); /* cannot fail for this clock */
+    return (uint64_t)t.tv_sec * 1000000000U + (uint64_t)t.tv_nsec;
+}
+
+void dr_fail(struct crystal_driver *d, const struct crystal_error *err)
+{
+    if (!d->is_failed)
+        crystal_board_abort(d->board, "%s", crystal_error_text(err));
+    d->is_failed = true;
+}
+
+void dr_set_free(struct crystal_driver *d, enum crystal_board_timeline why)
+{
+    struct crystal_error err = {0};
+
+    if (d->is_free)
+        return;
+    d->is_free = true;
+    atomic_store(&d->head->timeline, why);
+    if (why != CRYSTAL_BOARD_STUCK)
+        return;
+    (void)crystal_timeline_explain(d->timeline, &err);
+    crystal_log(CRYSTAL_LOG_WARNING, "timeline",
+                "sandbox ranks wait for virtual ranks that never come (%s), letting "
+                "them arrive at once from here",
+                crystal_error_text(&err));
+}
+
+void dr_start(struct crystal_driver *d, uint64_t now_ns)
+{
+    struct crystal_error err = {0};
+
+    if (d->is_started || d->is_failed)
+        return;
+    d->is_started = true;
+    atomic_store(&d->head->timeline, CRYSTAL_BOARD_FOLLOWS);
+    if (crystal_timeline_start(d->timeline, d->setup_end_ns ? d->setup_end_ns : now_ns,
+                               &err) ||
+        crystal_timeline_advance(d->timeline, now_ns + LOOKAHEAD_NS, &err))
+        dr_fail(d, &err);
+}
+
+/* All there is to do now. */
+static void go_on(struct crystal_driver *d)
+{
+    struct crystal_error err = {0};
+    uint64_t now_ns = now();
+    bool is_new = false, is_newer;
+
+    do {
+        is_newer = dr_board_look(d, now_ns);
+        is_new |= is_newer;
+        if (d->is_started && !d->is_free && !d->is_failed &&
+            crystal_timeline_advance(d->timeline, now_ns + LOOKAHEAD_NS, &err))
+            dr_fail(d, &err);
+    } while (is_newer && !d->is_failed);
+    if (is_new || !d->stuck_count)
+        d->news_ns = now_ns;
+    else if (now_ns - d->news_ns > d->quiet_ns)
+        dr_set_free(d, CRYSTAL_BOARD_STUCK);
+}
+
+static void *run(void *context)
+{
+    struct crystal_driver *d = context;
+    uint32_t bell = 0;
+
+    d->news_ns = now();
+    while (!atomic_load(&d->stop) && !d->is_failed &&
+           !atomic_load_explicit(&d->head->abort_flag, memory_order_acquire)) {
+        go_on(d);
+        crystal_board_sleep(d->board, &bell, NAP_NS);
+    }
+    return NULL;
+}
+
+/* --- making --- */
+
+static int open_files(struct crystal_driver *d, const char *graph_path,
+                      const char *profile_path, struct crystal_error *err)
+{
+    d->graph = crystal_graph_open(graph_path, err);
+    if (!d->graph)
+        return -EINVAL;
+    if (crystal_graph_lrank_count(d->graph) != d->layout->lrank_count ||
+        crystal_graph_fingerprint(d->graph) != d->layout->fingerprint)
+        return crystal_error_set(
+            err, ESTALE,
+            "%s: made for another program or layout; run 'scrystal "
+            "capture' and 'scrystal graph' again",
+            graph_path);
+    d->profile = crystal_profile_open(profile_path, err);
+    if (!d->profile)
+        return -EINVAL;
+    d->rep_count = crystal_graph_rep_count(d->graph);
+    d->programs = calloc(d->rep_count, sizeof(*d->programs));
+    if (!d->programs)
+        return crystal_error_set(err, ENOMEM, "out of memory");
+    for (uint32_t i = 0; i < d->rep_count; i++) {
+        d->programs[i] = crystal_program_create(d->graph, i, err);
+        if (!d->programs[i])
+            return -EINVAL;
+    }
+    return crystal_profile_check(d->profile, d->graph, d->programs, err);
+}
+
+static int make_timeline(struct crystal_driver *d, struct crystal_error *err)
+{
+    uint32_t lrank_count = d->layout->lrank_count;
+    struct crystal_timeline_config config = {.graph = d->graph,
+                                             .programs = d->programs,
+                                             .wire = crystal_profile_wire(d->profile),
+                                             .context = d,
+                                             .on_coll = dr_board_on_coll,
+                                             .on_p2p = dr_board_on_p2p};
+
+    d->gaps = calloc(d->rep_count, sizeof(*d->gaps));
+    d->is_outside = calloc(lrank_count, 1);
+    d->known = calloc(crystal_graph_comm_count(d->graph) + 1, sizeof(*d->known));
+    if (!d->gaps || !d->is_outside || !d->known)
+        return crystal_error_set(err, ENOMEM, "out of memory");
+    for (uint32_t i = 0; i < d->rep_count; i++) {
+        const struct crystal_profile_op *ops = crystal_profile_ops(d->profile, i);
+
+        d->gaps[i] = malloc((d->programs[i]->instr_count + 1) * sizeof **d->gaps);
+        if (!d->gaps[i])
+            return crystal_error_set(err, ENOMEM, "out of memory");
+        for (uint32_t k = 0; k < d->programs[i]->instr_count; k++)
+            d->gaps[i][k] = ops[k].gap_ns;
+    }
+    for (uint32_t i = 0; i < d->layout->sandbox_count; i++)
+        if (d->layout->sandbox[i] < lrank_count)
+            d->is_outside[d->layout->sandbox[i]] = 1;
+    for (uint32_t r = 0; r < lrank_count; r++) {
+        const struct crystal_profile_iteration *it =
+            crystal_profile_iteration(d->profile, r);
+
+        if (3 * it->mean_ns > d->quiet_ns)
+            d->quiet_ns = 3 * it->mean_ns;
+    }
+    config.gap_ns = (const uint64_t *const *)d->gaps;
+    config.is_outside = d->is_outside;
+    config.wire.bytes_per_s = d->head->wire_bytes_per_s;
+    config.wire.latency_ns = d->head->wire_latency_ns;
+    d->head->message_overhead_ns = config.wire.overhead_ns;
+    d->timeline = crystal_timeline_create(&config, err);
+    return d->timeline ? 0 : -EINVAL;
+}
+
+struct crystal_driver *crystal_driver_create(struct crystal_board *board,
+                                             const struct crystal_layout *layout,
+                                             const char *graph_path,
+                                             const char *profile_path,
+                                             struct crystal_error *err)
+{
+    struct crystal_driver *d = calloc(1, sizeof *d);
+    sigset_t all, old;
+    int code;
+
+    if (!d)
+        goto err_memory;
+    d->board = board;
+    d->head = crystal_board_header(board);
+    d->layout = layout;
+    d->quiet_ns = QUIET_NS;
+    d->comms = calloc(d->head->comm_capacity, sizeof *d->comms);
+    if (!d->comms)
+        goto err_memory;
+    if (profile_path &&
+        (open_files(d, graph_path, profile_path, err) || make_timeline(d, err)))
+        goto err_destroy;
+    (void)sigfillset(&all); /* signals are for the agent's own threads */
+    (void)pthread_sigmask(SIG_SETMASK, &all, &old);
+    code = pthread_create(&d->thread, NULL, run, d);
+    (void)pthread_sigmask(SIG_SETMASK, &old, NULL);
+    if (code) {
+        (void)crystal_error_set(err, code, "timeline: cannot start its thread: %s",
+                                strerror(code));
+        goto err_destroy;
+    }
+    d->has_thread = true;
+    return d;
+
+err_memory:
+    (void)crystal_error_set(err, ENOMEM, "timeline: out of memory");
+err_destroy:
+    crystal_driver_destroy(d);
+    return NULL;
+}
+
+void crystal_driver_destroy(struct crystal_driver *d)
+{
+    if (!d)
+        return;
+    if (d->has_thread) {
+        atomic_store(&d->stop, 1);
+        crystal_board_ring(d->board);
+        (void)pthread_join(d->thread, NULL);
+    }
+    dr_board_fini(d);
+    crystal_timeline_destroy(d->timeline);
+    for (uint32_t i = 0; i < d->rep_count; i++) {
+        if (d->programs)
+            crystal_program_destroy(d->programs[i]);
+        if (d->gaps)
+            free(d->gaps[i]);
+    }
+    free(d->programs);
+    free(d->gaps);
+    free(d->is_outside);
+    crystal_profile_close(d->profile);
+    crystal_graph_close(d->graph);
+    free(d);
+}

@@ -1,0 +1,98 @@
+/* What the files of the driver share: the board as the driver has seen it. Include
+ * driver.h instead.
+ */
+#ifndef CRYSTAL_DRIVER_INTERNAL_H
+#define CRYSTAL_DRIVER_INTERNAL_H
+
+#include "replay/driver.h"
+#include "runtime/graph.h"
+#include "runtime/profile.h"
+#include "runtime/program.h"
+#include "runtime/timeline.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+
+/* Arrivals that the timeline told before a sandbox rank came to the operation. */
+struct dr_known {
+    struct dr_known *next;
+    bool is_p2p;
+    uint32_t from, to; /* p2p */
+    uint64_t seq;
+    uint64_t arrive_ns[]; /* by crank; p2p: the virtual side's */
+};
+
+enum dr_stage { DR_CLOSED, DR_OPEN, DR_TOLD, DR_FREED };
+
+/* One direction between a sandbox rank and a virtual one. */
+struct dr_pair {
+    bool is_seen;
+    bool is_timed;        /* the virtual rank does such operations in its iterations */
+    uint64_t before;      /* operations before the iterations */
+    uint64_t first, next; /* oldest that is not freed; not open yet */
+    uint8_t stage[CRYSTAL_BOARD_SLOTS];
+    bool is_fed[CRYSTAL_BOARD_SLOTS];
+};
+
+/* One communicator of the board. */
+struct dr_comm {
+    struct crystal_board_comm *entry; /* NULL: not looked at yet */
+    bool is_timed; /* its collectives belong to its virtual members' iterations */
+    uint64_t before, each; /* collectives before the iterations and in one */
+    uint64_t first, next;  /* as in a pair */
+    uint32_t *real;        /* cranks of sandbox members; owned */
+    uint32_t real_count;
+    const uint32_t *members; /* on the board, as is_real */
+    const uint8_t *is_real;
+    uint8_t stage[CRYSTAL_BOARD_SLOTS];
+    uint8_t *is_fed;       /* [SLOTS][real_count]; owned */
+    struct dr_pair *pairs; /* [pair_capacity]; owned; made when one comes */
+    const struct crystal_program *program; /* of a virtual member; may be NULL */
+    uint32_t local;                        /* this communicator in that program */
+};
+
+struct crystal_driver {
+    struct crystal_board *board;
+    struct crystal_board_header *head;
+    const struct crystal_layout *layout;
+    struct crystal_graph *graph; /* NULL without a profile, as all down to known */
+    struct crystal_profile *profile;
+    struct crystal_program **programs; /* by representative */
+    uint64_t **gaps;
+    uint8_t *is_outside; /* by lrank */
+    uint32_t rep_count;
+    struct crystal_timeline *timeline;
+    struct dr_known **known; /* by communicator of the graph */
+    struct dr_comm *comms;   /* [comm_capacity] by the board's index */
+    bool is_started;         /* the first iteration has begun */
+    bool is_free; /* the program left its pattern: virtual ranks have always arrived */
+    bool is_failed;
+    uint64_t setup_end_ns; /* of the last set-up operation */
+    uint64_t quiet_ns;     /* that long without news means that nothing can happen */
+    uint64_t news_ns;      /* when the board last changed */
+    uint32_t open_count;   /* operations under way at the last look */
+    uint32_t stuck_count;  /* of those: all sandbox members there, virtual ones not */
+    pthread_t thread;
+    bool has_thread;
+    _Atomic int stop; /* set by destroy */
+};
+
+/* driver_board.c: one look at the board; returns whether anything was new. */
+bool dr_board_look(struct crystal_driver *d, uint64_t now_ns);
+void dr_board_fini(struct crystal_driver *d);
+/* Callbacks of the timeline. */
+void dr_board_on_coll(void *context, uint32_t comm, uint64_t seq,
+                      const uint64_t *arrive);
+void dr_board_on_p2p(void *context, uint32_t comm, uint32_t from, uint32_t to,
+                     uint64_t seq, int inside_sends, uint64_t arrive_ns);
+
+/* driver.c */
+void dr_fail(struct crystal_driver *d, const struct crystal_error *err);
+/* The program does something else than its iterations: from now on virtual ranks have
+ * always arrived. why is FINISHED or STUCK. */
+void dr_set_free(struct crystal_driver *d, enum crystal_board_timeline why);
+/* Lets the virtual ranks begin their iterations, once. */
+void dr_start(struct crystal_driver *d, uint64_t now_ns);
+
+#endif
