@@ -37,8 +37,9 @@ struct crystal_net_module {
     uint32_t lrank;         /* UINT32_MAX if unknown */
     int is_timed;           /* arrivals come from the board */
     struct crystal_run_writer *run;
-    _Atomic uint64_t order; /* API calls so far */
-    _Atomic int abort_told; /* the abort's sentence was logged */
+    _Atomic uint64_t order;  /* API calls so far */
+    _Atomic int abort_told;  /* the abort's sentence was logged */
+    _Atomic int repeat_told; /* that a recording is used again */
 };
 
 /* One communicator of this process, shared by the NET and PROFILER contexts. Objects

@@ -16,7 +16,6 @@ struct crystal_payload_table {
     uint32_t graph_comm;
     uint64_t count;
     const struct crystal_op **records; /* owned array of the graph's records */
-    _Atomic int told;                  /* that the recording repeats */
 };
 
 static uint64_t records_find(const struct crystal_graph *g, uint32_t lrank,
@@ -101,7 +100,7 @@ static const struct crystal_op *record_of(struct crystal_operation *op,
 
 static void repeat_tell(struct crystal_operation *op)
 {
-    if (!atomic_exchange(&op->comm->payload->told, 1))
+    if (!atomic_exchange(&op->comm->module->repeat_told, 1))
         crystal_log(CRYSTAL_LOG_WARNING, "net",
                     "communicator '%s': operation %llu lies behind the recorded "
                     "iterations, using what the last recorded one had",

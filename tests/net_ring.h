@@ -69,10 +69,15 @@ static inline const char *ring_func_name(enum crystal_func func)
 }
 
 /* Messages that a receive turns into: what is sent on after it. */
-static inline void ring_add(void *acc, const void *in, uint32_t elts, int is_float)
+static inline void ring_add(void *acc, const void *in, uint32_t elts, int is_float,
+                            int is_max)
 {
     for (uint32_t i = 0; i < elts; i++)
-        if (is_float)
+        if (is_max && ((const uint32_t *)in)[i] < ((uint32_t *)acc)[i])
+            continue;
+        else if (is_max)
+            ((uint32_t *)acc)[i] = ((const uint32_t *)in)[i];
+        else if (is_float)
             ((float *)acc)[i] += ((const float *)in)[i];
         else
             ((uint32_t *)acc)[i] += ((const uint32_t *)in)[i];
@@ -81,7 +86,7 @@ static inline void ring_add(void *acc, const void *in, uint32_t elts, int is_flo
 struct ring_run {
     struct ring *ring;
     struct crystal_ring_op op;
-    int is_float;
+    int is_float, is_max;    /* is_max: of small positive int32 */
     const unsigned char *in; /* 4-byte elements */
     unsigned char *out;
     uint64_t sends, receives;
@@ -153,7 +158,7 @@ static inline const void *ring_use(struct ring_run *run, uint64_t index, void *d
                              ? 0
                              : 2);
     if (is_reduced)
-        ring_add(data, run->in + 4 * m.offset_elts, m.elts, run->is_float);
+        ring_add(data, run->in + 4 * m.offset_elts, m.elts, run->is_float, run->is_max);
     if (is_kept)
         memcpy(run->out + 4 * (m.offset_elts - block_offset), data, 4 * (size_t)m.elts);
     return goes_on ? data : NULL;

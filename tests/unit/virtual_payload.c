@@ -1,0 +1,400 @@
+/* Recorded integers of virtual ranks: a job of four ranks captured by hand, then some
+ * of them real among the others. Every result is that of four real ranks. And the
+ * neutral elements that stand in for floats.
+ */
+#include "config.h"
+
+#include "replay/board.h"
+#include "replay/net_payload.h"
+#include "runtime/graph.h"
+#include "runtime/reduce.h"
+
+#include "tests/job.h"
+#include "tests/net_ring.h"
+
+#define COMM       UINT64_C(0x5150)
+#define N          4
+#define ITERATIONS 3
+#define COUNT      9000 /* 36,000 bytes: chunks with two slices */
+#define TRANSFER   500
+
+static char directory[64], board_path[80];
+static struct job job;
+
+enum { SUM, LARGEST, GATHER, SCATTER, BROADCAST, REDUCE, OPS };
+
+static const struct {
+    enum crystal_func func;
+    uint32_t count, root, redop;
+} ops[OPS] = {{CRYSTAL_FUNC_ALLREDUCE, COUNT, 0, ncclSum},
+              {CRYSTAL_FUNC_ALLREDUCE, 100, 0, ncclMax},
+              {CRYSTAL_FUNC_ALLGATHER, COUNT, 0, ncclSum},
+              {CRYSTAL_FUNC_REDUCESCATTER, COUNT, 0, ncclSum},
+              {CRYSTAL_FUNC_BROADCAST, 200, 1, ncclSum},
+              {CRYSTAL_FUNC_REDUCE, 50, 0, ncclSum}};
+
+static uint32_t value(uint32_t rank, int iteration, int op, uint64_t i)
+{
+    return 1 + rank * 100000 + (uint32_t)iteration * 10007 + (uint32_t)op * 1009 +
+           (uint32_t)(i * (rank + 3) % 977);
+}
+
+static uint64_t in_count(int op)
+{
+    return ops[op].func == CRYSTAL_FUNC_REDUCESCATTER ? (uint64_t)N * ops[op].count
+                                                      : ops[op].count;
+}
+
+static uint32_t *input(uint32_t rank, int iteration, int op)
+{
+    uint32_t *in = malloc(4 * in_count(op));
+
+    for (uint64_t i = 0; i < in_count(op); i++)
+        in[i] = value(rank, iteration, op, i);
+    return in;
+}
+
+/* --- capture --- */
+
+static void record_rank(uint32_t rank)
+{
+    job_rank(&job, "ranks", rank);
+    job_comm(&job, "world", rank, N);
+    for (int it = 0; it < ITERATIONS; it++) {
+        for (int op = 0; op < OPS; op++) {
+            uint32_t *in = input(rank, it, op);
+
+            job_op(&job, (struct crystal_op){.kind = CRYSTAL_OP_COLL,
+                                             .func = (uint8_t)ops[op].func,
+                                             .dtype = ncclInt32,
+                                             .aux = ops[op].redop,
+                                             .peer = ops[op].root,
+                                             .value = ops[op].count});
+            if (ops[op].func != CRYSTAL_FUNC_BROADCAST || rank == ops[op].root)
+                job_payload(&job, in, (uint32_t)(4 * in_count(op)));
+            free(in);
+        }
+        if (rank == 3) {
+            uint32_t *in = input(3, it, SUM);
+
+            job_op(&job, (struct crystal_op){.kind = CRYSTAL_OP_SEND,
+                                             .func = CRYSTAL_FUNC_SEND,
+                                             .dtype = ncclInt32,
+                                             .peer = 0,
+                                             .value = TRANSFER});
+            job_payload(&job, in, 4 * TRANSFER);
+            free(in);
+        } else if (rank == 0) {
+            job_op(&job, (struct crystal_op){.kind = CRYSTAL_OP_RECV,
+                                             .func = CRYSTAL_FUNC_RECV,
+                                             .dtype = ncclInt32,
+                                             .peer = 3,
+                                             .value = TRANSFER});
+        }
+        job_hint(&job, (uint64_t)it + 1);
+    }
+    job_rank_end(&job);
+}
+
+static void job_make(void (*record)(uint32_t rank))
+{
+    job_begin(&job, N, NULL, "0-3", "0-3");
+    job_text(&job, "comms.tab", "world\t4\t0-3\n");
+    for (uint32_t r = 0; r < N; r++)
+        record(r);
+    JOB_MUST(crystal_graph_build(job.dir, &job_err));
+}
+
+static struct crystal_board *board_make(const char *real)
+{
+    char path[160];
+    struct crystal_board_config config = {.directory = directory,
+                                          .lrank_count = N,
+                                          .mode = CRYSTAL_BOARD_IMMEDIATE,
+                                          .comm_capacity = 1,
+                                          .heap_bytes = 4 << 20,
+                                          .graph_path = path};
+    static const uint32_t members[N] = {0, 1, 2, 3};
+    uint8_t is_real[N];
+    struct crystal_board *board;
+    struct crystal_graph *g;
+    uint32_t graph_comm;
+
+    job_path(&job, path, sizeof path, "job.graph");
+    g = crystal_graph_open(path, &job_err);
+    JOB_MUST(!g);
+    graph_comm = crystal_graph_comm_find(g, "world", N, members, 0);
+    crystal_graph_close(g);
+    for (int r = 0; r < N; r++)
+        is_real[r] = real[r] == 'r';
+    board = crystal_board_create(&config, &job_err);
+    JOB_MUST(!board);
+    JOB_MUST(crystal_board_comm_add(board, COMM, "world", graph_comm, N, members,
+                                    is_real, &job_err));
+    return board;
+}
+
+/* --- emulate --- */
+
+static uint32_t expected(uint32_t me, int it, int op, uint64_t i)
+{
+    uint32_t sum = 0, most = 0;
+
+    if (ops[op].func == CRYSTAL_FUNC_ALLGATHER)
+        return value((uint32_t)(i / ops[op].count), it, op, i % ops[op].count);
+    if (ops[op].func == CRYSTAL_FUNC_BROADCAST)
+        return value(ops[op].root, it, op, i);
+    if (ops[op].func == CRYSTAL_FUNC_REDUCESCATTER)
+        i += (uint64_t)me * ops[op].count;
+    for (uint32_t r = 0; r < N; r++) {
+        uint32_t v = value(r, it, op, i);
+
+        sum += v;
+        most = v > most ? v : most;
+    }
+    return ops[op].redop == ncclMax ? most : sum;
+}
+
+static void collective_check(struct ring *ring, int it, int op)
+{
+    const uint32_t me = (uint32_t)ring->rank.crank;
+    uint64_t count = ops[op].func == CRYSTAL_FUNC_ALLGATHER
+                         ? (uint64_t)N * ops[op].count
+                         : ops[op].count;
+    uint32_t *in = input(me, it, op), *out = calloc(count, 4);
+    struct ring_run run = {
+        .ring = ring,
+        .op = {ops[op].func, N, ops[op].root, ops[op].count, 4, 1, 0},
+        .is_max = ops[op].redop == ncclMax,
+        .in = (unsigned char *)in,
+        .out = (unsigned char *)out};
+    uint64_t wrong = 0;
+
+    if (ops[op].func == CRYSTAL_FUNC_ALLGATHER)
+        memcpy(out + (uint64_t)me * ops[op].count, in, 4 * (size_t)ops[op].count);
+    if (ops[op].func == CRYSTAL_FUNC_BROADCAST && me == ops[op].root)
+        memcpy(out, in, 4 * (size_t)ops[op].count);
+    CHECK(ring_collective(&run));
+    if (ops[op].func != CRYSTAL_FUNC_REDUCE || me == ops[op].root)
+        for (uint64_t i = 0; i < count; i++)
+            wrong += out[i] != expected(me, it, op, i);
+    if (wrong)
+        printf("# rank %u, iteration %d, operation %d: %" PRIu64 " of %" PRIu64
+               " wrong\n",
+               me, it, op, wrong, count);
+    CHECK_EQ(wrong, 0);
+    free(in);
+    free(out);
+}
+
+static void transfer_check(struct ring *ring, int it)
+{
+    uint32_t data[TRANSFER] = {0}, wrong = 0;
+    void *op = p2p_start(&ring->rank, "Recv", "ncclInt32", TRANSFER, 3);
+    void *proxy = proxy_start(&ring->rank, op, 0, 3, 1, 0);
+    struct step_handle h = step_start(&ring->rank, proxy, 0);
+    void *request = post_recv(ring->from_prev, data, sizeof data, &h);
+
+    CHECK(request && finish(request, NULL) == ncclSuccess);
+    for (uint32_t i = 0; i < TRANSFER; i++)
+        wrong += data[i] != value(3, it, SUM, i);
+    CHECK_EQ(wrong, 0);
+    (void)PROF->stopEvent(proxy);
+    (void)PROF->stopEvent(op);
+}
+
+static void rank_open(struct ring *ring, const char *real, int me, int pairs[][2])
+{
+    int next = (me + 1) % N, prev = (me + N - 1) % N;
+    char lrank[16];
+
+    alarm(30);
+    check_ok = true;
+    (void)snprintf(lrank, sizeof lrank, "%d", me);
+    (void)setenv("CRYSTAL_LRANK", lrank, 1);
+    CHECK(rank_init(&ring->rank, COMM, N, me));
+    if (real[prev] == 'v')
+        ring->from_prev = ring_accept_virtual(&ring->rank, prev);
+    if (real[next] == 'v')
+        ring->to_next = ring_connect_virtual(&ring->rank, next);
+    if (real[prev] == 'r' && me % 2 == 0)
+        ring->from_prev = harness_accept(&ring->rank, pairs[prev][1]);
+    if (real[next] == 'r')
+        ring->to_next = harness_connect(&ring->rank, pairs[me][0]);
+    if (real[prev] == 'r' && me % 2 == 1)
+        ring->from_prev = harness_accept(&ring->rank, pairs[prev][1]);
+    CHECK(ring->from_prev && ring->to_next);
+}
+
+static void emulate(const char *real)
+{
+    struct crystal_board *board = board_make(real);
+    int pairs[N][2], status;
+    pid_t pids[N] = {0};
+
+    fflush(stdout);
+    for (int r = 0; r < N; r++)
+        CHECK_EQ(socketpair(AF_UNIX, SOCK_STREAM, 0, pairs[r]), 0);
+    for (int r = 0; r < N; r++) {
+        struct ring ring;
+
+        if (real[r] != 'r' || (pids[r] = fork()) != 0)
+            continue;
+        rank_open(&ring, real, r, pairs);
+        /* the last one was not captured: virtual ranks repeat the one before */
+        for (int it = 0; it < ITERATIONS + 1 && check_ok; it++) {
+            int as = it < ITERATIONS ? it : ITERATIONS - 1;
+
+            for (int op = 0; op < OPS; op++)
+                collective_check(&ring, as, op);
+            if (r == 0 && real[3] == 'v' && it < ITERATIONS)
+                transfer_check(&ring, it);
+        }
+        fflush(stdout);
+        exit(check_ok ? 0 : 1);
+    }
+    for (int r = 0; r < N; r++) {
+        (void)close(pairs[r][0]);
+        (void)close(pairs[r][1]);
+        if (!pids[r])
+            continue;
+        CHECK_EQ(waitpid(pids[r], &status, 0), pids[r]);
+        CHECK_EQ(status, 0);
+    }
+    CHECK_STR(crystal_board_header(board)->abort_text, "");
+    /* only what was repeated counts as a stand-in */
+    CHECK(crystal_board_header(board)->standin_ops > 0);
+    CHECK(crystal_board_header(board)->standin_ops <= 2 * OPS);
+    crystal_board_destroy(board);
+}
+
+static void feeds_remove(void)
+{
+    char path[96];
+
+    for (int r = 0; r < N; r++) {
+        (void)snprintf(path, sizeof path, "%s/feed.%d", directory, r);
+        (void)unlink(path);
+    }
+}
+
+static void results_are_those_of_real_ranks(void)
+{
+    job_make(record_rank);
+    emulate("rvvv");
+    emulate("vvrv");
+    emulate("rvrv");
+    emulate("rrvv");
+    feeds_remove();
+    job_end(&job);
+}
+
+/* --- what cannot be answered --- */
+
+static void record_without_payload(uint32_t rank)
+{
+    job_rank(&job, "ranks", rank);
+    job_comm(&job, "world", rank, N);
+    job_op(&job, (struct crystal_op){.kind = CRYSTAL_OP_COLL,
+                                     .func = CRYSTAL_FUNC_ALLREDUCE,
+                                     .dtype = ncclInt32,
+                                     .value = 10});
+    job_rank_end(&job);
+}
+
+static void record_short_payload(uint32_t rank)
+{
+    uint32_t few[5] = {0};
+
+    job_rank(&job, "ranks", rank);
+    job_comm(&job, "world", rank, N);
+    job_op(&job, (struct crystal_op){.kind = CRYSTAL_OP_COLL,
+                                     .func = CRYSTAL_FUNC_ALLREDUCE,
+                                     .dtype = ncclInt32,
+                                     .value = 5});
+    job_payload(&job, few, sizeof few);
+    job_rank_end(&job);
+}
+
+static void refuse(void (*record)(uint32_t rank), enum crystal_func func,
+                   const char *sentence)
+{
+    struct crystal_board *board;
+    struct ring ring;
+    int status;
+    pid_t pid;
+
+    job_make(record);
+    board = board_make("rvvv");
+    fflush(stdout);
+    pid = fork();
+    if (pid == 0) {
+        uint32_t in[10 * N] = {0}, out[10 * N];
+        struct ring_run run = {.ring = &ring,
+                               .op = {func, N, 0, 10, 4, 1, 0},
+                               .in = (unsigned char *)in,
+                               .out = (unsigned char *)out};
+
+        rank_open(&ring, "rvvv", 0, NULL);
+        CHECK(!ring_collective(&run));
+        fflush(stdout);
+        exit(check_ok ? 0 : 1);
+    }
+    CHECK_EQ(waitpid(pid, &status, 0), pid);
+    CHECK_EQ(status, 0);
+    CHECK_STR(crystal_board_header(board)->abort_text, sentence);
+    crystal_board_destroy(board);
+    job_end(&job);
+}
+
+static void stops_where_nothing_fits(void)
+{
+    refuse(
+        record_without_payload, CRYSTAL_FUNC_ALLREDUCE,
+        "rank 0: communicator 'world', operation 0: no recorded contribution of rank "
+        "3 of it; capture with --crystal-payload=all or more iterations");
+    refuse(
+        record_short_payload, CRYSTAL_FUNC_ALLREDUCE,
+        "rank 0: communicator 'world', operation 0: rank 3 recorded 20 bytes, 40 are "
+        "needed");
+    refuse(record_short_payload, CRYSTAL_FUNC_ALLGATHER,
+           "rank 0: communicator 'world', operation 0: function 5 was recorded, now 3 "
+           "is called; the program does not do what was captured, capture it again");
+}
+
+/* x reduced with the neutral element is x, for every type and operation. */
+static void neutral_elements(void)
+{
+    for (unsigned dtype = 0; dtype < ncclNumTypes; dtype++)
+        for (unsigned redop = 0; redop <= ncclAvg; redop++) {
+            size_t bytes = crystal_dtype_bytes(dtype);
+            unsigned char acc[64], in[64];
+
+            /* 3 in every type is made by adding ones */
+            crystal_payload_neutral(in, sizeof in, dtype, ncclProd);
+            memcpy(acc, in, sizeof acc);
+            CHECK_EQ(crystal_reduce(acc, in, 64 / bytes, dtype, ncclSum), 0);
+            CHECK_EQ(crystal_reduce(acc, in, 64 / bytes, dtype, ncclSum), 0);
+            memcpy(in, acc, sizeof in);
+            crystal_payload_neutral(acc, sizeof acc, dtype, redop);
+            CHECK_EQ(crystal_reduce(acc, in, 64 / bytes, dtype, redop), 0);
+            if (memcmp(acc, in, sizeof acc) != 0)
+                printf("# type %u, operation %u\n", dtype, redop);
+            CHECK(memcmp(acc, in, sizeof acc) == 0);
+        }
+}
+
+int main(void)
+{
+    (void)snprintf(directory, sizeof directory, "/tmp/crystal-payload.XXXXXX");
+    if (!mkdtemp(directory))
+        return 1;
+    (void)snprintf(board_path, sizeof board_path, "%s/board", directory);
+    (void)setenv("CRYSTAL_BOARD", board_path, 1);
+    check_begin();
+    CHECK_RUN(neutral_elements);
+    CHECK_RUN(results_are_those_of_real_ranks);
+    CHECK_RUN(stops_where_nothing_fits);
+    (void)rmdir(directory);
+    return check_end();
+}
