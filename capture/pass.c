@@ -806,6 +806,24 @@ static void drain(void)
                     (unsigned long long)dropped);
 }
 
+/* What the program waited for has arrived here, but what it sent on may still be under
+ * way: a rank that ends now would leave its peers without it. */
+static void flush_comms(void)
+{
+    ncclComm_t *comms;
+    size_t count = 0;
+
+    rec_lock();
+    comms = calloc(pass.comms.count + 1, sizeof(ncclComm_t));
+    for (size_t i = 0; comms && i < pass.comms.capacity; i++)
+        if (pass.comms.rows[i].key)
+            comms[count++] = (ncclComm_t)(uintptr_t)pass.comms.rows[i].key;
+    rec_unlock();
+    for (size_t i = 0; i < count; i++)
+        (void)pass.nccl.CommFinalize(comms[i]); /* a broken one has nothing to flush */
+    free(comms);
+}
+
 void pass_iteration_hint(void)
 {
     struct recorder *r = recorder_get();
@@ -813,6 +831,7 @@ void pass_iteration_hint(void)
 
     if (!r->iterations || count <= r->iterations)
         return;
+    flush_comms();
     drain();
     recorder_finish(r, 1);
     (void)fflush(NULL); /* nobody to tell */

@@ -13,10 +13,12 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <time.h>
 
 #define WAIT_NS        5000000U /* longest sleep in the plugin */
 #define JOIN_WAIT_NS   200000U  /* while connections are being made */
 #define TIMER_SLACK_NS 1000UL
+#define EXIT_DRAIN_NS  2000000000U /* for the last messages when the program ends */
 
 /* What a communicator's round says. */
 #define MOVED     1
@@ -440,13 +442,35 @@ static void sleep_until_news(int said)
     engine.is_in_plugin = false;
 }
 
+/* The program ends: what it still sends on to others must go out, as it may end as soon
+ * as its own results are there. deadline_ns is set at the first question. */
+static bool is_draining(uint64_t *deadline_ns)
+{
+    struct timespec now;
+    uint64_t now_ns;
+
+    (void)clock_gettime(CLOCK_MONOTONIC, &now); /* cannot fail with this clock */
+    now_ns = (uint64_t)now.tv_sec * 1000000000U + (uint64_t)now.tv_nsec;
+    if (!*deadline_ns)
+        *deadline_ns = now_ns + EXIT_DRAIN_NS;
+    if (now_ns >= *deadline_ns)
+        return false;
+    for (ncclComm_t c = engine.active; c; c = c->next_active)
+        if (!c->launches && c->draining_count && !c->is_aborting)
+            return true;
+    return false;
+}
+
 static void *progress(void *context)
 {
+    uint64_t deadline_ns = 0;
+
     (void)context;
     (void)prctl(PR_SET_TIMERSLACK, TIMER_SLACK_NS, 0, 0, 0); /* else later, no worse */
     (void)prctl(PR_SET_NAME, "crystal-hostccl", 0, 0, 0);
     hostccl_lock();
-    while (!engine.is_stopping) {
+    while (!engine.is_stopping || is_draining(&deadline_ns)) {
+        const struct hostccl_plugin *plugin = hostccl_plugin_loaded();
         int said;
 
         take_inbox();
@@ -456,7 +480,9 @@ static void *progress(void *context)
         hostccl_lock();
         if (!engine.inbox && run_orders())
             said |= MOVED;
-        if (!(said & MOVED))
+        if (!(said & MOVED) && engine.is_stopping && plugin)
+            plugin->wait(JOIN_WAIT_NS);
+        else if (!(said & MOVED))
             sleep_until_news(said);
     }
     hostccl_unlock();
