@@ -10,6 +10,7 @@
 #include "replay/node_directory.h"
 #include "replay/proxy.h"
 #include "runtime/graph.h"
+#include "runtime/profile.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -57,6 +58,23 @@ static int on_comm_id(void *context, int forge, struct crystal_msg_comm_id *msg,
                              err);
 }
 
+/* The software cost per message that plan calibrated; 0 without a profile. */
+static int read_overhead(const char *profile_path, uint64_t *ret_ns,
+                         struct crystal_error *err)
+{
+    struct crystal_profile *profile;
+
+    *ret_ns = 0;
+    if (!profile_path)
+        return 0;
+    profile = crystal_profile_open(profile_path, err);
+    if (!profile)
+        return -EIO;
+    *ret_ns = crystal_profile_head(profile)->overhead_ns;
+    crystal_profile_close(profile);
+    return 0;
+}
+
 static int make_board(struct crystal_node *node,
                       const struct crystal_node_config *config,
                       struct crystal_error *err)
@@ -74,6 +92,8 @@ static int make_board(struct crystal_node *node,
         .graph_path = config->graph_path,
     };
 
+    if (read_overhead(config->profile_path, &board.message_overhead_ns, err))
+        return -EIO;
     node->board = crystal_board_create(&board, err);
     if (!node->board)
         return -EIO;

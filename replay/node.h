@@ -35,18 +35,20 @@ int crystal_node_comm(struct crystal_node *node, int forge,
 const char *crystal_node_board_path(const struct crystal_node *node);
 /* The first failure of proxy, timeline or plugins since create; 0 if none. */
 int crystal_node_status(struct crystal_node *node, struct crystal_error *err);
-/* Writes what is known of this run to path (by a temporary name, mode 0600), as YAML:
+/* Writes what is known of this run to path (by a temporary name, mode 0600) as YAML.
+ * Keys: version (1), mode (immediate or timed), logical_ranks, sandbox_ranks;
  *
- *   version: 1
- *   mode: immediate | timed
- *   logical_ranks, sandbox_ranks: counts
- *   wire: kind (modelled), transport (host memory, no network), bytes_per_s,
- * latency_ns, message_overhead_ns counters: standin_ops, standin_bytes, late_count,
- * late_max_ns, dropped_connections, checkins, real_only_communicators communicators:
- * count, and by number: name, id (16 hexadecimal digits), ranks, real, virtual, origin
- * (forged | joined), open, setup_s (.nan: not complete), connections (handles exchanged
- * with virtual peers) failure: the sentence, empty if none
- */
+ * wire: kind (modelled), transport ("host memory, no network"), bytes_per_s,
+ * latency_ns, message_overhead_ns;
+ *
+ * counters: standin_ops, standin_bytes, late_count, late_max_ns, dropped_connections,
+ * checkins, real_only_communicators;
+ *
+ * communicators: count, and for each by its number: name, id (16 hexadecimal digits),
+ * ranks, real, virtual, origin (forged or joined), open, setup_s (.nan where it is not
+ * complete), connections (handles exchanged with virtual peers);
+ *
+ * failure: the sentence, empty if none. */
 int crystal_node_run_yaml(struct crystal_node *node, const char *path,
                           struct crystal_error *err);
 /* Stops the threads and removes the directory. NULL is fine. */

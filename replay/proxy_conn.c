@@ -241,7 +241,8 @@ void proxy_conn_broke(struct proxy_conn *conn, int code)
                         conn->crank, strerror(code));
         break;
     case PROXY_CONN_ATROOT:
-        if (conn->out.begin != conn->out.end || conn->connecting)
+        if ((conn->out.begin != conn->out.end || conn->connecting) &&
+            proxy_root_is_missed(comm))
             proxy_comm_fail(comm,
                             "cannot check virtual rank %u in at the root of real rank "
                             "0: %s; see that rank's log",
@@ -331,6 +332,8 @@ struct proxy_conn *proxy_dial(struct proxy_comm *comm, enum proxy_conn_kind kind
         code = errno;
     if (code && code != EINPROGRESS) {
         (void)close(fd);
+        if (kind == PROXY_CONN_ATROOT && !proxy_root_is_missed(comm))
+            return NULL;
         proxy_comm_fail(comm, "cannot connect to %s: %s; see the ranks' logs",
                         proxy_address_text(address, text, sizeof text), strerror(code));
         return NULL;

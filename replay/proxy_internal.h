@@ -242,6 +242,9 @@ void proxy_root_checkin(struct proxy_conn *conn); /* incoming, we are the root *
 void proxy_root_answer(struct proxy_conn *conn);  /* incoming, from a real root */
 /* Checks in more virtual ranks at the real root. */
 void proxy_root_pump(struct proxy_comm *comm);
+/* The real root is gone. Once the real ranks are set up nobody needs it: the check-ins
+ * that are left are given up, false. */
+bool proxy_root_is_missed(struct proxy_comm *comm);
 /* A connection of a check-in is gone. */
 void proxy_root_left(struct proxy_comm *comm);
 

@@ -218,6 +218,14 @@ static uint32_t next_crank(struct proxy_comm *comm)
     return PROXY_NONE;
 }
 
+bool proxy_root_is_missed(struct proxy_comm *comm)
+{
+    if (!comm->setup_ns)
+        return true;
+    comm->checkin_edge = comm->checkin_next = comm->nranks;
+    return false;
+}
+
 static bool check_in(struct proxy_comm *comm, uint32_t crank)
 {
     const struct proxy_layout *layout = comm->layout;

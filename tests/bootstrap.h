@@ -58,6 +58,7 @@ struct boot_root {
     int listener;
     int nranks;
     uint64_t magic;
+    int is_brief;      /* serves rank 0, then takes no more check-ins but stays */
     int checkin_count; /* after run */
 };
 int boot_root_open(struct boot_root *root, uint8_t id[128], int nranks);

@@ -834,6 +834,38 @@ static void dies_in_bootstrap(void)
     fail_close(&p, &r);
 }
 
+/* A program that ends soon takes its root with it while virtual ranks still check in.
+ */
+static void root_leaves_after_set_up(void)
+{
+    static const uint32_t real[1] = {0};
+    struct client *clients = calloc(REAL_MAX, sizeof *clients);
+    uint32_t *members = identity(1024);
+    struct crystal_proxy_counters counters;
+    struct boot_root root;
+    pthread_t thread;
+    struct world w;
+    struct place p;
+
+    place_open(&p, 1024, 1, real, 1);
+    w = (struct world){.place = &p, .n = 1024, .members = members, .is_regular = 1};
+    CHECK_EQ(boot_root_open(&root, w.id, 1024), 0);
+    root.is_brief = 1;
+    CHECK_EQ(pthread_create(&thread, NULL, boot_root_run, &root), 0);
+    CHECK_EQ(crystal_proxy_join(p.proxy, w.id, "early", 1024, members, NULL), 0);
+    begin(&w, clients);
+    (void)pthread_join(thread, NULL);
+    end(&w, clients, "early");
+    close(root.listener);
+    wait_closed(&p);
+    check_healthy(&p, "early");
+    crystal_proxy_counters(p.proxy, &counters);
+    CHECK(counters.checkin_count < 1023);
+    place_close(&p);
+    free(clients);
+    free(members);
+}
+
 static void wrong_sizes(void)
 {
     uint8_t id[128], slices[4 * 160] = {0};
@@ -965,6 +997,7 @@ int main(void)
     CHECK_RUN(any_subset_in_any_order);
     CHECK_RUN(several_at_once);
     CHECK_RUN(dies_in_bootstrap);
+    CHECK_RUN(root_leaves_after_set_up);
     CHECK_RUN(wrong_sizes);
     CHECK_RUN(wrong_arguments);
     CHECK_RUN(garbage);
