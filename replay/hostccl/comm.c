@@ -8,6 +8,7 @@
 #include "replay/hostccl/comm.h"
 
 #include "replay/board.h"
+#include "replay/hostccl/board_watch.h"
 #include "replay/hostccl/engine.h"
 #include "replay/hostccl/result.h"
 #include "runtime/log.h"
@@ -26,6 +27,11 @@
 #define PATTERN_BALANCED_TREE 1
 #define PATH_NET              10 /* farthest kind of path: through the network */
 
+static struct {
+    pthread_mutex_t lock;
+    ncclComm_t first; /* of all; under lock */
+} comms = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
 bool hostccl_comm_is_valid(const struct ncclComm *comm)
 {
     return comm && comm->magic == HOSTCCL_COMM_MAGIC;
@@ -38,6 +44,43 @@ ncclResult_t hostccl_comm_fail(ncclComm_t comm, const struct crystal_error *err)
 
     (void)atomic_compare_exchange_strong(&comm->async_result, &none, (int)result);
     return result;
+}
+
+/* The job was stopped: every communicator has failed. */
+static void fail_all(void)
+{
+    struct crystal_error err = {0};
+
+    (void)hostccl_board_is_aborted(&err);
+    pthread_mutex_lock(&comms.lock);
+    for (ncclComm_t comm = comms.first; comm; comm = comm->next_all) {
+        (void)hostccl_comm_fail(comm, &err);
+        atomic_store(&comm->abort, true);
+    }
+    pthread_mutex_unlock(&comms.lock);
+    hostccl_engine_notify();
+}
+
+static void list_add(ncclComm_t comm)
+{
+    pthread_mutex_lock(&comms.lock);
+    comm->next_all = comms.first;
+    if (comms.first)
+        comms.first->prev_all = comm;
+    comms.first = comm;
+    pthread_mutex_unlock(&comms.lock);
+}
+
+static void list_remove(ncclComm_t comm)
+{
+    pthread_mutex_lock(&comms.lock);
+    if (comm->prev_all)
+        comm->prev_all->next_all = comm->next_all;
+    else
+        comms.first = comm->next_all;
+    if (comm->next_all)
+        comm->next_all->prev_all = comm->prev_all;
+    pthread_mutex_unlock(&comms.lock);
 }
 
 /* The host's identity as NCCL sees it: NCCL_HOSTID, or host name and boot id. */
@@ -212,6 +255,7 @@ static ncclComm_t allocate(uint32_t nranks, uint32_t crank, uint64_t id,
     comm->device = local ? atoi(local) & 0xffff : 0;
     comm->last_launch = &comm->launches;
     (void)pthread_mutex_init(&comm->lock, NULL); /* cannot fail with defaults */
+    list_add(comm);
     return comm;
 }
 
@@ -234,10 +278,11 @@ static int finish(ncclComm_t comm, const ncclConfig_t *config,
     return result ? result : exchange_ring_info(comm, err);
 }
 
-static ncclResult_t give(ncclComm_t comm, int result, const struct crystal_error *err,
+static ncclResult_t give(ncclComm_t comm, int result, struct crystal_error *err,
                          ncclComm_t *ret_comm)
 {
     if (result) {
+        (void)hostccl_board_is_aborted(err); /* then that is why */
         ncclResult_t code = hostccl_fail_error(err);
 
         hostccl_comm_destroy(comm);
@@ -260,6 +305,8 @@ ncclResult_t hostccl_comm_create(ncclComm_t *ret_comm, uint32_t nranks, uint32_t
 
     if (!comm)
         return hostccl_fail_error(&err);
+    if (!result && nranks > 1)
+        result = hostccl_board_watch(fail_all, &err);
     if (!result && nranks > 1)
         result = open_net(comm, config, &err);
     if (!result) {
@@ -368,6 +415,7 @@ void hostccl_comm_destroy(ncclComm_t comm)
     hostccl_bootstrap_destroy(comm->bootstrap);
     if (comm->plugin && comm->net_context)
         (void)comm->plugin->net->finalize(comm->net_context); /* nothing to be done */
+    list_remove(comm);
     comm->magic = 0;
     free(comm->peers);
     (void)pthread_mutex_destroy(&comm->lock);

@@ -40,6 +40,7 @@ struct ncclComm {
     atomic_bool abort;       /* ends every wait of the bootstrap */
     atomic_int async_result; /* ncclResult_t; the first failure stays */
     uint32_t split_count;
+    struct ncclComm *prev_all, *next_all; /* of all of this process; comm.c's lock */
 
     pthread_mutex_t lock; /* of what follows */
     struct hostccl_redop premul[HOSTCCL_PREMUL_MAX];
@@ -56,7 +57,7 @@ struct ncclComm {
     struct ncclComm *next_active;
     bool is_active;
     uint32_t draining_count; /* launches that are over with messages still under way */
-    bool is_closing, is_aborting, is_closed;
+    bool is_aborting;        /* under the engine's lock */
 };
 
 /* Creates a communicator of nranks (1 and more), blocking until all are there. config

@@ -316,11 +316,12 @@ static int comm_progress(ncclComm_t comm)
         fail(comm, &err);
         return MOVED;
     }
+    if (failed)
+        abandon(comm); /* also where another thread said so */
     launch = comm->launches;
     if (!launch || launch->head_count < launch->stream_count)
         return said;
     if (failed) {
-        abandon(comm);
         cut_launch(comm, launch);
         end_launch(comm, failed);
         return MOVED;

@@ -89,6 +89,9 @@ static struct {
     struct crystal_watch wake;
     struct root *roots;
     struct guest *guests;
+    struct crystal_timer timer;
+    uint64_t period_ns;
+    void (*periodic)(void);
 } service = {.lock = PTHREAD_MUTEX_INITIALIZER, .done = PTHREAD_COND_INITIALIZER};
 
 static void guest_close(struct guest *guest)
@@ -579,6 +582,27 @@ int hostccl_mailbox_wait(struct hostccl_mailbox *box, int32_t crank, int32_t tag
         return crystal_error_set(err, EPROTO, "rank %d sends %u bytes, expected %u",
                                  crank, *ret_bytes, max);
     return result < 0 ? result : 0;
+}
+
+static void tick(void *context)
+{
+    (void)context;
+    service.periodic();
+    crystal_timer_start(&service.timer, service.loop, service.period_ns, tick, NULL);
+}
+
+static void every(struct order *order)
+{
+    (void)order;
+    crystal_timer_start(&service.timer, service.loop, service.period_ns, tick, NULL);
+}
+
+int hostccl_service_every(uint64_t period_ns, void (*fn)(void),
+                          struct crystal_error *err)
+{
+    service.period_ns = period_ns;
+    service.periodic = fn;
+    return have_done(every, NULL, err);
 }
 
 static void stop(struct order *order)

@@ -33,6 +33,11 @@ int hostccl_mailbox_wait(struct hostccl_mailbox *box, int32_t crank, int32_t tag
                          void *data, uint32_t max, uint32_t *ret_bytes,
                          const atomic_bool *abort, struct crystal_error *err);
 
+/* Calls fn from the service's thread every period_ns from now on. One such function per
+ * process. */
+int hostccl_service_every(uint64_t period_ns, void (*fn)(void),
+                          struct crystal_error *err);
+
 /* Ends the thread and closes all roots. Mailboxes must be gone. */
 void hostccl_service_stop(void);
 

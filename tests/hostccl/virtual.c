@@ -4,6 +4,8 @@
  */
 #include "config.h"
 
+#include "replay/board.h"
+
 #include "tests/check.h"
 #include "tests/hostccl/server.h"
 
@@ -127,18 +129,25 @@ static void point_to_point(ncclComm_t comm, int crank)
     free(out);
 }
 
-static void work(int rank, int n)
+static ncclComm_t world_comm(int crank)
 {
-    int crank = world.reals[rank];
     ncclComm_t comm = NULL;
     char text[16];
 
-    (void)n;
     (void)snprintf(text, sizeof text, "%d", crank);
     (void)setenv(CRYSTAL_ENV_LRANK, text, 1);
     RANK_CHECK(ncclCommInitRank(&comm, world.n, world.id, crank) == ncclSuccess);
     if (!comm)
-        return;
+        exit(1);
+    return comm;
+}
+
+static void work(int rank, int n)
+{
+    int crank = world.reals[rank];
+    ncclComm_t comm = world_comm(crank);
+
+    (void)n;
     reductions(comm, crank);
     copies(comm, crank);
     point_to_point(comm, crank);
@@ -162,6 +171,57 @@ static void run_world(int n, const char *list)
     world.id = server.world;
     CHECK_EQ(ranks_run(world.real_count, work), 0);
     CHECK_EQ(server_stop(&server), 0);
+}
+
+/* One waits for a peer that never sends, the other for one who never comes; then the
+ * job is stopped. */
+static void stopped(int rank, int n)
+{
+    struct timespec pause = {.tv_nsec = 50000000};
+    ncclComm_t comm = world_comm(world.reals[rank]), other = NULL;
+    struct crystal_board *board;
+    ncclUniqueId id;
+    int value = 0;
+    uint64_t begin;
+
+    if (rank == 0) {
+        RANK_CHECK(ncclRecv(&value, 1, ncclInt32, world.reals[1], comm, NULL) ==
+                   ncclSuccess);
+        atomic_store(&ranks_shared->counter, 1);
+        RANK_CHECK(crystal_stream_synchronize(NULL) == ncclRemoteError);
+    } else if (rank == 1) {
+        while (!atomic_load(&ranks_shared->counter))
+            nanosleep(&pause, NULL);
+        nanosleep(&pause, NULL);
+        board = crystal_board_open(getenv(CRYSTAL_ENV_BOARD), NULL);
+        RANK_CHECK(board != NULL);
+        begin = ranks_now_ns();
+        crystal_board_abort(board, "rank %d has had enough", rank);
+        crystal_board_destroy(board);
+        RANK_CHECK(ncclGetUniqueId(&id) == ncclSuccess);
+        RANK_CHECK(ncclCommInitRank(&other, 2, id, 0) == ncclRemoteError && !other);
+        RANK_CHECK(ranks_now_ns() - begin < 1000000000U);
+    }
+    RANK_CHECK(strstr(ncclGetLastError(NULL), "has had enough") != NULL);
+    RANK_CHECK(ncclCommAbort(comm) == ncclSuccess);
+    (void)n;
+}
+
+static void ends_when_the_job_is_stopped(void)
+{
+    struct server server;
+
+    world.n = 4;
+    world.real_count = 2;
+    world.reals[0] = 1;
+    world.reals[1] = 2;
+    if (server_start(&server, 4, "1,2")) {
+        CHECK(!"nodeserver");
+        return;
+    }
+    world.id = server.world;
+    CHECK_EQ(ranks_run(2, stopped), 0);
+    CHECK(server_stop(&server) != 0); /* it says that it was stopped */
 }
 
 static void one_of_two(void)
@@ -194,5 +254,6 @@ int main(void)
     CHECK_RUN(one_of_many);
     CHECK_RUN(a_node_of_many);
     CHECK_RUN(scattered_ones);
+    CHECK_RUN(ends_when_the_job_is_stopped);
     return check_end();
 }
