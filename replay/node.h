@@ -36,7 +36,8 @@ const char *crystal_node_board_path(const struct crystal_node *node);
 /* The first failure of proxy, timeline or plugins since create; 0 if none. */
 int crystal_node_status(struct crystal_node *node, struct crystal_error *err);
 /* Writes what is known of this run to path (by a temporary name, mode 0600) as YAML.
- * Keys: version (1), mode (immediate or timed), logical_ranks, sandbox_ranks;
+ * Keys: version (1), mode (immediate or timed), logical_ranks, sandbox_ranks, timeline
+ * (setup, follows, finished or stuck);
  *
  * wire: kind (modelled), transport ("host memory, no network"), bytes_per_s,
  * latency_ns, message_overhead_ns;
