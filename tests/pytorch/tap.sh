@@ -5,6 +5,7 @@ python=${CRYSTAL_PYTHON:-${XDG_CACHE_HOME:-$HOME/.cache}/crystal/venv/bin/python
 [ -x "$python" ] || { echo "1..0 # SKIP no $python; run contrib/pytorch/install"; exit 0; }
 libs=$CRYSTAL_BUILDDIR/.libs
 gpt=$CRYSTAL_SRCDIR/contrib/examples/gpt.py
+program=$CRYSTAL_SRCDIR/tests/pytorch/ops.py
 tmp=$(mktemp -d) || exit 1
 trap 'rm -rf "$tmp"' EXIT
 unset CRYSTAL_NCCL_LIBRARY NCCL_NET_PLUGIN NCCL_PROFILER_PLUGIN GPT_SLOW
@@ -50,4 +51,19 @@ same() { # same A B: losses differ by less than 1e-4, norms in the last digit at
         function abs(x) { return x < 0 ? -x : x }
         { print; if ($1 != $4 || abs($2 - $5) >= 1e-4 || abs($3 - $6) > 1.001e-3) bad = 1 }
         END { exit bad || NR != 5 }'
+}
+
+# ops WHERE: shows the cases of ops.py in the file ops as tests of this script.
+ops() {
+    count=$(sed -n 's/^1\.\.//p' "$tmp/ops")
+    while IFS= read -r line; do
+        case $line in
+        "ok "* | "not ok "*)
+            number=$((number + 1))
+            echo "${line%%ok *}ok $number - ${line#*- }, $1" ;;
+        "#"*) echo "$line" ;;
+        esac
+    done <"$tmp/ops"
+    [ -n "$count" ] || sed 's/^/# /' "$tmp/err" | tail -40
+    ok "all cases ran, $1" [ "${count:-0}" -gt 20 ]
 }
