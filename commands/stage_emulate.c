@@ -86,7 +86,7 @@ int stage_emulate(struct stage *stage, uint32_t node_number)
     const struct crystal_layout *layout = &stage->layout;
     struct crystal_error err = {0}, end_err = {0};
     struct crystal_node *node = NULL;
-    char sub[32], run[PATH_MAX], library[PATH_MAX];
+    char sub[32], run[PATH_MAX] = "", library[PATH_MAX];
     /* Where every rank is real nobody has to keep a timeline's time. */
     int has_virtual = layout->sandbox_count < layout->lrank_count;
     int code, ended;
@@ -98,8 +98,10 @@ int stage_emulate(struct stage *stage, uint32_t node_number)
                                     &err);
     if (!code)
         code = stage_node_open(stage, has_virtual, &node, &err);
-    if (code)
+    if (code) {
+        (void)rmdir(run); /* empty: nothing has run */
         return stage_failed(stage, &err);
+    }
     stage_env_add(&stage->env, "%s=%s", CRYSTAL_ENV_NCCL_LIBRARY, library);
     stage_env_add(&stage->env, "%s=%s", CRYSTAL_ENV_RUN_DIR, run);
     code = write_env(stage, node_number, &err);

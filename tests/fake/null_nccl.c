@@ -52,12 +52,14 @@ static ncclResult_t work(void)
 }
 
 /* Everything that has nothing to say for itself. */
-#define QUIET(name, proto)                \
+#define RETURNS(name, proto, value)       \
     EXPORT ncclResult_t nccl##name proto; \
     EXPORT ncclResult_t nccl##name proto  \
     {                                     \
-        return work();                    \
+        return value;                     \
     }
+#define QUIET(name, proto) RETURNS(name, proto, ncclSuccess)
+#define WORKS(name, proto) RETURNS(name, proto, work())
 
 #pragma GCC diagnostic ignored "-Wunused-parameter"
 
@@ -78,28 +80,28 @@ QUIET(CommWindowDeregister, (ncclComm_t comm, ncclWindow_t window))
 QUIET(RedOpCreatePreMulSum, (ncclRedOp_t * op, void *scalar, ncclDataType_t datatype,
                              ncclScalarResidence_t residence, ncclComm_t comm))
 QUIET(RedOpDestroy, (ncclRedOp_t op, ncclComm_t comm))
-QUIET(Reduce, (const void *send, void *recv, size_t count, ncclDataType_t datatype,
+WORKS(Reduce, (const void *send, void *recv, size_t count, ncclDataType_t datatype,
                ncclRedOp_t op, int root, ncclComm_t comm, ncclStream_t stream))
-QUIET(Bcast, (void *buffer, size_t count, ncclDataType_t datatype, int root,
+WORKS(Bcast, (void *buffer, size_t count, ncclDataType_t datatype, int root,
               ncclComm_t comm, ncclStream_t stream))
-QUIET(Broadcast, (const void *send, void *recv, size_t count, ncclDataType_t datatype,
+WORKS(Broadcast, (const void *send, void *recv, size_t count, ncclDataType_t datatype,
                   int root, ncclComm_t comm, ncclStream_t stream))
-QUIET(AllReduce, (const void *send, void *recv, size_t count, ncclDataType_t datatype,
+WORKS(AllReduce, (const void *send, void *recv, size_t count, ncclDataType_t datatype,
                   ncclRedOp_t op, ncclComm_t comm, ncclStream_t stream))
-QUIET(ReduceScatter,
+WORKS(ReduceScatter,
       (const void *send, void *recv, size_t count, ncclDataType_t datatype,
        ncclRedOp_t op, ncclComm_t comm, ncclStream_t stream))
-QUIET(AllGather, (const void *send, void *recv, size_t count, ncclDataType_t datatype,
+WORKS(AllGather, (const void *send, void *recv, size_t count, ncclDataType_t datatype,
                   ncclComm_t comm, ncclStream_t stream))
-QUIET(AlltoAll, (const void *send, void *recv, size_t count, ncclDataType_t datatype,
+WORKS(AlltoAll, (const void *send, void *recv, size_t count, ncclDataType_t datatype,
                  ncclComm_t comm, ncclStream_t stream))
-QUIET(Gather, (const void *send, void *recv, size_t count, ncclDataType_t datatype,
+WORKS(Gather, (const void *send, void *recv, size_t count, ncclDataType_t datatype,
                int root, ncclComm_t comm, ncclStream_t stream))
-QUIET(Scatter, (const void *send, void *recv, size_t count, ncclDataType_t datatype,
+WORKS(Scatter, (const void *send, void *recv, size_t count, ncclDataType_t datatype,
                 int root, ncclComm_t comm, ncclStream_t stream))
-QUIET(Send, (const void *send, size_t count, ncclDataType_t datatype, int peer,
+WORKS(Send, (const void *send, size_t count, ncclDataType_t datatype, int peer,
              ncclComm_t comm, ncclStream_t stream))
-QUIET(Recv, (void *recv, size_t count, ncclDataType_t datatype, int peer,
+WORKS(Recv, (void *recv, size_t count, ncclDataType_t datatype, int peer,
              ncclComm_t comm, ncclStream_t stream))
 QUIET(GroupStart, (void))
 QUIET(GroupEnd, (void))

@@ -21,6 +21,8 @@
  *   1f1b       pipeline over pp with receives posted ahead
  *   allgather  of the tp group, with the next operation's input depending on it
  *   allreduce  of the dp group in two buckets, without a wait between
+ *   held       as allgather, but tp position 0 computes before it waits, and must not
+ *              keep position 1 waiting meanwhile (only where it is named)
  *   alltoall   of the tp group as an ncclGroup of sends and receives
  *
  * What a rank contributes depends on its tp and pp position and the iteration, not on
@@ -354,6 +356,25 @@ static double run_allgather(int iteration)
     return sum;
 }
 
+static double run_held(int iteration)
+{
+    int e = options.elements, n = tp_group.size;
+    float *own = floats(e), *all = floats(n * e);
+    double sum;
+
+    for (int i = 0; i < e; i++)
+        own[i] = value_of(iteration, i);
+    OK(AllGather(own, all, (size_t)e, ncclFloat32, tp_group.comm, stream));
+    OK(ReduceScatter(all, own, (size_t)e, ncclFloat32, ncclSum, tp_group.comm, stream));
+    if (tp_at == 0)
+        compute();
+    OK(stream_synchronize(stream));
+    sum = sum_of(all, n * e) + sum_of(own, e);
+    free(own);
+    free(all);
+    return sum;
+}
+
 static double run_allreduce(int iteration)
 {
     int e = options.elements;
@@ -441,6 +462,8 @@ static double iterate(int iteration)
         sum += run_1f1b(iteration);
     if (has_pattern("allgather"))
         sum += run_allgather(iteration);
+    if (has_pattern("held"))
+        sum += run_held(iteration);
     if (has_pattern("allreduce"))
         sum += run_allreduce(iteration);
     if (has_pattern("alltoall"))

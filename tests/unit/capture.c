@@ -307,24 +307,33 @@ static void control_payloads_are_kept(void)
 }
 
 /* Lines "rank R iteration I sum S" of one log. */
-static void read_sums(unsigned lrank, double sums[8], int *ret_count)
+static void read_log(unsigned lrank, double sums[8], double times_us[8], int *ret_count)
 {
     char path[PATH_MAX + 32], line[256];
     unsigned rank;
     int iteration;
-    double sum;
+    double sum, time_us;
     FILE *file;
 
     (void)snprintf(path, sizeof path, "%s/log/capture.%u.log", job_dir, lrank);
     file = fopen(path, "r");
     *ret_count = 0;
     while (file && fgets(line, sizeof line, file))
-        if (sscanf(line, "rank %u iteration %d sum %lf", &rank, &iteration, &sum) ==
-                3 &&
-            rank == lrank && iteration == *ret_count && iteration < 8)
+        if (sscanf(line, "rank %u iteration %d sum %lf time_us %lf", &rank, &iteration,
+                   &sum, &time_us) == 4 &&
+            rank == lrank && iteration == *ret_count && iteration < 8) {
+            times_us[iteration] = time_us;
             sums[(*ret_count)++] = sum;
+        }
     if (file)
         (void)fclose(file); /* read-only */
+}
+
+static void read_sums(unsigned lrank, double sums[8], int *ret_count)
+{
+    double times_us[8];
+
+    read_log(lrank, sums, times_us, ret_count);
 }
 
 /* What the representatives alone compute is what all 16 ranks compute. */
@@ -347,6 +356,26 @@ static void replica_computes_what_all_compute(void)
         for (int i = 0; i < count; i++)
             CHECK_EQ(all[i], replica[r % LIVE][i]);
     }
+}
+
+/* An operation whose input is the output of one under way goes out when that has ended,
+ * whatever the program does meanwhile. */
+static void held_operations_go_out(void)
+{
+    double sums[8], times_us[8];
+    int count;
+
+    make_job("--iterations=3");
+    CHECK_EQ(finish(start_capture("--iterations 1 --elements 10 --pattern held "
+                                  "--compute-us 800000")),
+             0);
+    read_log(0, sums, times_us, &count);
+    CHECK_EQ(count, 1);
+    CHECK(times_us[0] >= 800000);
+    CHECK_EQ(sums[0], 190); /* gathered 45 + 55, scattered 2 x 45 */
+    read_log(1, sums, times_us, &count);
+    CHECK_EQ(count, 1);
+    CHECK(times_us[0] < 400000);
 }
 
 static void iterations_end_the_program(void)
@@ -528,6 +557,7 @@ int main(void)
     CHECK_RUN(operation_by_operation);
     CHECK_RUN(control_payloads_are_kept);
     CHECK_RUN(replica_computes_what_all_compute);
+    CHECK_RUN(held_operations_go_out);
     CHECK_RUN(iterations_end_the_program);
     CHECK_RUN(rank_exits_with_an_error);
     CHECK_RUN(rank_segfaults);
