@@ -8,7 +8,6 @@
 #include "config.h"
 
 #include "replay/net.h"
-#include "replay/ring_schedule.h"
 #include "replay/run_writer.h"
 #include "replay/wait_list.h"
 
@@ -114,16 +113,20 @@ static struct crystal_board_slot *slot_sync(struct crystal_operation *op,
     return slot;
 }
 
-static int sends_nothing(const struct crystal_operation *op)
+/* Whether its first message goes out as soon as it is there: then that tells when it
+ * arrived. One that sends nothing, or only hands on what it receives, is there from its
+ * start. */
+static int sends_first(const struct crystal_operation *op)
 {
-    struct crystal_ring_op ring = {.func = op->func,
-                                   .nranks = op->comm->nranks,
-                                   .root = op->root,
-                                   .count = op->count,
-                                   .elt_bytes = (uint32_t)op->elt_bytes,
-                                   .channel_count = 1};
+    const uint32_t n = op->comm->nranks, me = op->comm->crank;
 
-    return !crystal_ring_message_count(&ring, op->comm->crank, 1);
+    if (op->is_p2p)
+        return op->func == CRYSTAL_FUNC_SEND;
+    if (op->func == CRYSTAL_FUNC_BROADCAST)
+        return me == op->root;
+    if (op->func == CRYSTAL_FUNC_REDUCE)
+        return me == (op->root + 1) % n;
+    return op->count > 0;
 }
 
 const struct crystal_board_cell *
@@ -249,7 +252,7 @@ int crystal_operation_is_ready(struct crystal_operation *op)
 
 void crystal_operation_begin(struct crystal_operation *op)
 {
-    if (op->is_p2p ? op->func == CRYSTAL_FUNC_RECV : sends_nothing(op))
+    if (!sends_first(op))
         atomic_store(&op->arrive_ns, op->start_ns);
     (void)crystal_operation_is_ready(op); /* else its first message tries again */
 }

@@ -509,6 +509,8 @@ int main(void)
     CHECK_RUN(stops_with_the_board);
     CHECK_RUN(refuses_another_operation);
     CHECK_RUN(stops_without_recorded_integers);
-    (void)rmdir(directory);
+    (void)snprintf(path, sizeof path, "%s/feed.%d", directory, FIRST_RANK + 2);
+    (void)unlink(path);
+    CHECK(rmdir(directory) == 0);
     return check_end();
 }
