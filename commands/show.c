@@ -76,6 +76,17 @@ static int show_payload(const char *path, struct crystal_error *err)
     return 0;
 }
 
+static int show_profile(const char *path, struct crystal_error *err)
+{
+    struct crystal_profile *p = crystal_profile_open(path, err);
+
+    if (!p)
+        return -EINVAL;
+    crystal_show_profile(stdout, p);
+    crystal_profile_close(p);
+    return 0;
+}
+
 static int show_run(const char *path, struct crystal_error *err)
 {
     static const struct crystal_blockfile_kind kind = {
@@ -113,9 +124,8 @@ static const struct {
     const char *magic;
     int (*show)(const char *path, struct crystal_error *err);
 } kinds[] = {
-    {CRYSTAL_TRACE_MAGIC, show_trace},
-    {CRYSTAL_GRAPH_MAGIC, show_graph},
-    {CRYSTAL_PAYLOAD_MAGIC, show_payload},
+    {CRYSTAL_TRACE_MAGIC, show_trace},     {CRYSTAL_GRAPH_MAGIC, show_graph},
+    {CRYSTAL_PAYLOAD_MAGIC, show_payload}, {CRYSTAL_PROFILE_MAGIC, show_profile},
     {CRYSTAL_RUN_MAGIC, show_run},
 };
 

@@ -3,6 +3,7 @@
 #define CRYSTAL_COMMANDS_SHOW_H
 
 #include "runtime/graph.h"
+#include "runtime/profile.h"
 #include "runtime/nccl_names.h"
 #include "runtime/trace.h"
 
@@ -16,5 +17,7 @@ void crystal_show_ops(FILE *out, const struct crystal_op *ops, uint64_t first,
                       uint64_t end);
 /* Ranks, communicators, iterations of a graph; with_ops prints every operation too. */
 int crystal_show_graph(FILE *out, const struct crystal_graph *g, int with_ops);
+/* Iterations, computation and transfers of a profile. */
+void crystal_show_profile(FILE *out, const struct crystal_profile *p);
 
 #endif
