@@ -228,7 +228,7 @@ static inline ncclResult_t finish(void *request, int *ret_bytes)
 
 /* Children leave with what they inherited and what a failing operation left behind:
  * that is no leak. */
-const char *__asan_default_options(void);
+__attribute__((visibility("default"))) const char *__asan_default_options(void);
 const char *__asan_default_options(void)
 {
     return "detect_leaks=0";
