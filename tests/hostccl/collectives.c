@@ -317,6 +317,8 @@ static void every_type_and_op(int rank, int n)
         for (int op = ncclSum; op <= ncclAvg; op++) {
             size_t count = counts[(k + (size_t)op) % 4];
 
+            if (n > 4 && (k + (size_t)op + (size_t)n) % 4)
+                continue; /* every fourth, another one for each n */
             all_reduce(comm, rank, n, types[k], op, count, op % 2);
             reduce_scatter(comm, rank, n, types[k], op, count, (op + 1) % 2);
             reduce(comm, rank, n, types[k], op, count, (int)k % n);
@@ -371,13 +373,14 @@ static void reduces_every_type_and_op(void)
 
 static void moves_big_tensors(void)
 {
-    CHECK_EQ(run_all(big_ones, 2, 5), 0);
+    CHECK_EQ(run_all(big_ones, 2, 3), 0);
+    CHECK_EQ(run_all(big_ones, 5, 5), 0);
 }
 
 static void sends_and_receives(void)
 {
-    CHECK_EQ(run_all(point_to_point, 1, 6), 0);
-    CHECK_EQ(run_all(point_to_point, 9, 9), 0);
+    CHECK_EQ(run_all(point_to_point, 1, 4), 0);
+    CHECK_EQ(run_all(point_to_point, 7, 7), 0);
 }
 
 int main(void)
