@@ -70,7 +70,7 @@ cluster_end() {
     local rest=$?
     # A failed test shows what Slurm has to say.
     if [ "$test_failed" -gt 0 ] && [ -d "$work/cluster/log" ]; then
-        grep -hE 'error' "$work"/cluster/log/*.log | tail -n 20 | sed 's/^/# /'
+        grep -hE 'error' "$work"/cluster/log/*.log | grep -v pmix | tail -n 20 | sed 's/^/# /'
     fi
     "$cluster" stop "$work/cluster" >&2
     rm -rf "$work"

@@ -19,7 +19,6 @@ is "srun: steps in slurmctld's log" "$(step_names | tr '\n' ' ')" \
 matches "srun: progress of capture" "$err" '^crystal: capture: 8 of 64 ranks, 3 iterations \.\.\. [0-9.]+ s$'
 matches "srun: progress of plan" "$err" '^crystal: plan: 8 of 64 ranks, 3 iterations \.\.\. [0-9.]+ s$'
 matches "srun: progress of emulate" "$err" '^crystal: emulate: 8 of 64 ranks$'
-matches "srun: report" "$err" "^crystal: report: $PWD/crystal.first/report.txt\$"
 nothing_left "srun: nothing is left"
 
 # --- a second run skips what is current, and says so
