@@ -321,6 +321,35 @@ static void groups_calls(void)
     CHECK_EQ(ranks_run(4, grouped), 0);
 }
 
+/* Nothing is a fine thing to reduce; an empty transfer is one message. */
+static void empty(int rank, int n)
+{
+    ncclComm_t comm = ranks_comm(0, rank, n);
+    int next = (rank + 1) % n, prev = (rank + n - 1) % n;
+
+    RANK_CHECK(ncclAllReduce(NULL, NULL, 0, ncclInt32, ncclSum, comm, NULL) ==
+               ncclSuccess);
+    RANK_CHECK(ncclAllGather(NULL, NULL, 0, ncclInt8, comm, NULL) == ncclSuccess);
+    RANK_CHECK(ncclReduceScatter(NULL, NULL, 0, ncclFloat16, ncclAvg, comm, NULL) ==
+               ncclSuccess);
+    RANK_CHECK(ncclBcast(NULL, 0, ncclFloat64, n - 1, comm, NULL) == ncclSuccess);
+    RANK_CHECK(ncclAlltoAll(NULL, NULL, 0, ncclInt64, comm, NULL) == ncclSuccess);
+    RANK_CHECK(ncclGroupStart() == ncclSuccess);
+    RANK_CHECK(ncclSend(NULL, 0, ncclInt32, next, comm, NULL) == ncclSuccess);
+    RANK_CHECK(ncclRecv(NULL, 0, ncclInt32, prev, comm, NULL) == ncclSuccess);
+    RANK_CHECK(ncclGroupEnd() == ncclSuccess);
+    RANK_CHECK(ncclGroupStart() == ncclSuccess);
+    RANK_CHECK(ncclGroupEnd() == ncclSuccess);
+    RANK_CHECK(crystal_stream_synchronize(NULL) == ncclSuccess);
+    RANK_CHECK(ncclCommDestroy(comm) == ncclSuccess);
+}
+
+static void moves_nothing(void)
+{
+    CHECK_EQ(ranks_run(1, empty), 0);
+    CHECK_EQ(ranks_run(3, empty), 0);
+}
+
 /* --- what goes wrong --- */
 
 static void bad_calls(int rank, int n)
@@ -467,6 +496,7 @@ int main(void)
     CHECK_RUN(keeps_the_order_of_calls);
     CHECK_RUN(sums_scaled_values);
     CHECK_RUN(groups_calls);
+    CHECK_RUN(moves_nothing);
     CHECK_RUN(refuses_bad_calls);
     CHECK_RUN(tells_when_a_peer_dies);
     CHECK_RUN(aborts);
