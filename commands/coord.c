@@ -4,6 +4,7 @@
 
 #include "commands/commands.h"
 
+#include "replay/report.h"
 #include "runtime/coord.h"
 #include "runtime/coord_client.h"
 #include "runtime/jobdir.h"
@@ -179,6 +180,7 @@ static int serve(const struct options *o)
     raise_file_limit();
     if (crystal_jobdir_lock(dir, &err) == 0) {
         const struct crystal_coord_config config = {.dir = dir,
+                                                    .report = crystal_report_write,
                                                     .layout = &layout,
                                                     .port = o->port,
                                                     .store_port = o->store_port,

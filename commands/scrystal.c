@@ -17,6 +17,7 @@ static const struct crystal_command commands[] = {
     {"plan", crystal_command_plan, "measure the sandbox, compose all ranks' times"},
     {"emulate", crystal_command_emulate, "run the sandbox in the time of all ranks"},
     {"agent", crystal_command_agent, "one stage's work on one node, under Slurm"},
+    {"report", crystal_command_report, "what the latest run measured, against the plan"},
     {"show", crystal_command_show, "print any file of a job directory"},
     {"coord", crystal_command_coord, "the coordinator: store, capture's exchange, end"},
     {"doctor", crystal_command_doctor,

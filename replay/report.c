@@ -1,0 +1,253 @@
+/* Gathering a report and writing its two forms. See report.h. */
+#include "config.h"
+
+#include "replay/report.h"
+
+#include "replay/report_internal.h"
+#include "runtime/trace.h"
+#include "runtime/yaml_map.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+double rp_off(uint64_t measured_ns, uint64_t planned_ns)
+{
+    return planned_ns
+               ? 100.0 * ((double)measured_ns - (double)planned_ns) / (double)planned_ns
+               : 0;
+}
+
+static int path_of(const struct report *r, char path[PATH_MAX], const char *name,
+                   struct crystal_error *err)
+{
+    if (snprintf(path, PATH_MAX, "%s/%s", r->job_dir, name) >= PATH_MAX)
+        return crystal_error_set(err, ENAMETOOLONG, "%s: path too long", r->job_dir);
+    return 0;
+}
+
+/* --- parents --- */
+
+static int open_parents(struct report *r, struct crystal_error *err)
+{
+    char path[PATH_MAX];
+    uint32_t rep_count;
+    int code = path_of(r, path, "layout.yaml", err);
+
+    if (!code)
+        code = crystal_layout_read(path, &r->layout, err);
+    if (!code)
+        code = path_of(r, path, "job.graph", err);
+    if (code)
+        return code;
+    r->graph = crystal_graph_open(path, err);
+    if (!r->graph)
+        return -EINVAL;
+    if (crystal_graph_fingerprint(r->graph) != r->layout.fingerprint ||
+        crystal_graph_lrank_count(r->graph) != r->layout.lrank_count)
+        return crystal_error_set(
+            err, ESTALE,
+            "%s: made for another program or layout; run 'scrystal "
+            "capture' and 'scrystal graph' again",
+            path);
+    code = path_of(r, path, "job.profile", err);
+    if (code)
+        return code;
+    r->profile = crystal_profile_open(path, err);
+    if (!r->profile)
+        return -EINVAL;
+    rep_count = crystal_graph_rep_count(r->graph);
+    r->programs = calloc(rep_count, sizeof(*r->programs));
+    r->ranks = calloc(r->layout.sandbox_count, sizeof *r->ranks);
+    if (!r->programs || !r->ranks)
+        return crystal_error_set(err, ENOMEM, "out of memory");
+    for (uint32_t i = 0; i < rep_count; i++) {
+        r->programs[i] = crystal_program_create(r->graph, i, err);
+        if (!r->programs[i])
+            return -EINVAL;
+    }
+    code = crystal_profile_check(r->profile, r->graph, r->programs, err);
+    for (uint32_t i = 0; !code && i < rep_count; i++)
+        r->modelled_reps +=
+            crystal_profile_rep(r->profile, i)->origin == CRYSTAL_ORIGIN_MODELLED;
+    return code;
+}
+
+/* --- the run --- */
+
+/* The run with the greatest number that has a run.yaml. */
+static int find_run(struct report *r, struct crystal_error *err)
+{
+    char path[PATH_MAX];
+    unsigned long best = 0;
+    struct dirent *entry;
+    DIR *dir;
+    int code = path_of(r, path, "runs", err);
+
+    if (code)
+        return code;
+    dir = opendir(path);
+    while (dir && (entry = readdir(dir))) {
+        char *end, yaml[PATH_MAX];
+        unsigned long number = strtoul(entry->d_name, &end, 10);
+
+        if (end == entry->d_name || *end || number <= best ||
+            strlen(entry->d_name) > 20 ||
+            snprintf(yaml, sizeof yaml, "%s/%s/run.yaml", path, entry->d_name) >=
+                (int)sizeof yaml ||
+            access(yaml, R_OK) < 0)
+            continue;
+        best = number;
+        (void)snprintf(r->run, sizeof r->run, "runs/%.20s", entry->d_name);
+    }
+    if (dir)
+        (void)closedir(dir); /* only read */
+    if (!best)
+        return crystal_error_set(
+            err, ENOENT, "%s: no finished run; run 'scrystal emulate' first", path);
+    return 0;
+}
+
+static uint64_t number(const struct crystal_yaml_map *map, const char *key)
+{
+    const struct crystal_yaml_item *item = crystal_yaml_get(map, key);
+
+    return item ? strtoull(item->value, NULL, 10) : 0;
+}
+
+static void text(const struct crystal_yaml_map *map, const char *key, char *out,
+                 size_t out_bytes)
+{
+    const struct crystal_yaml_item *item = crystal_yaml_get(map, key);
+
+    (void)snprintf(out, out_bytes, "%s", item ? item->value : "");
+    for (char *c = out; *c; c++)
+        if ((unsigned char)*c < ' ' || (unsigned char)*c == 127)
+            *c = '?'; /* nothing from a file moves a terminal's cursor */
+}
+
+static int read_run(struct report *r, struct crystal_error *err)
+{
+    struct crystal_yaml_map map;
+    char path[PATH_MAX], name[64];
+    int code;
+
+    (void)snprintf(name, sizeof name, "%s/run.yaml", r->run);
+    code = path_of(r, path, name, err);
+    if (!code)
+        code = crystal_yaml_read(path, &map, err);
+    if (code)
+        return code;
+    r->standin_ops = number(&map, "counters.standin_ops");
+    r->standin_bytes = number(&map, "counters.standin_bytes");
+    r->late_count = number(&map, "counters.late_count");
+    r->late_max_ns = number(&map, "counters.late_max_ns");
+    r->wire_bytes_per_s = number(&map, "wire.bytes_per_s");
+    r->wire_latency_ns = number(&map, "wire.latency_ns");
+    r->overhead_ns = number(&map, "wire.message_overhead_ns");
+    text(&map, "timeline", r->timeline, sizeof r->timeline);
+    text(&map, "wire.kind", r->wire_kind, sizeof r->wire_kind);
+    text(&map, "wire.transport", r->transport, sizeof r->transport);
+    text(&map, "failure", r->failure, sizeof r->failure);
+    crystal_yaml_fini(&map);
+    return 0;
+}
+
+/* Peak memory from plan's traces: their END records. */
+static void read_memory(struct report *r)
+{
+    for (uint32_t i = 0; i < r->layout.sandbox_count; i++) {
+        struct crystal_trace trace;
+        char path[PATH_MAX], name[32];
+
+        (void)snprintf(name, sizeof name, "plan/%u.trace", r->layout.sandbox[i]);
+        if (path_of(r, path, name, NULL) || crystal_trace_read(path, &trace, NULL))
+            continue; /* shown as unknown */
+        for (uint64_t k = trace.op_count; k-- > 0;)
+            if (trace.ops[k].kind == CRYSTAL_OP_END) {
+                r->ranks[i].peak_bytes = trace.ops[k].value;
+                break;
+            }
+        crystal_trace_fini(&trace);
+    }
+}
+
+/* --- writing --- */
+
+static int write_file(const struct report *r, const char *name,
+                      void (*print)(const struct report *r, FILE *out),
+                      struct crystal_error *err)
+{
+    char path[PATH_MAX], temporary[PATH_MAX];
+    int fd, failed = 0, code = path_of(r, path, name, err);
+    FILE *out;
+
+    if (code)
+        return code;
+    if (snprintf(temporary, sizeof temporary, "%s.tmp", path) >= (int)sizeof temporary)
+        return crystal_error_set(err, ENAMETOOLONG, "%s: path too long", path);
+    fd = open(temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
+    out = fd < 0 ? NULL : fdopen(fd, "w");
+    if (!out) {
+        failed = errno;
+        if (fd >= 0)
+            (void)close(fd);
+        return crystal_error_set(err, failed, "%s: %s", temporary, strerror(failed));
+    }
+    print(r, out);
+    if (fflush(out) || ferror(out) || fsync(fd) < 0)
+        failed = errno ? errno : EIO;
+    if (fclose(out) && !failed)
+        failed = errno;
+    if (!failed && rename(temporary, path) < 0)
+        failed = errno;
+    if (!failed)
+        return 0;
+    (void)unlink(temporary); /* the error is reported already */
+    return crystal_error_set(err, failed, "%s: %s", path, strerror(failed));
+}
+
+static void report_fini(struct report *r)
+{
+    for (uint32_t i = 0; r->programs && i < crystal_graph_rep_count(r->graph); i++)
+        crystal_program_destroy(r->programs[i]);
+    free(r->programs);
+    for (size_t i = 0; i < r->op_count; i++)
+        free(r->ops[i].samples.ns);
+    free(r->ops);
+    free(r->groups);
+    free(r->ranks);
+    free(r->iterations.ns);
+    crystal_profile_close(r->profile);
+    crystal_graph_close(r->graph);
+    crystal_layout_fini(&r->layout);
+}
+
+int crystal_report_write(const char *job_dir, struct crystal_error *err)
+{
+    struct report r;
+    int code;
+
+    memset(&r, 0, sizeof r);
+    r.job_dir = job_dir;
+    code = open_parents(&r, err);
+    if (!code)
+        code = find_run(&r, err);
+    if (!code)
+        code = read_run(&r, err);
+    if (!code)
+        code = rp_gather(&r, err);
+    if (!code) {
+        read_memory(&r);
+        code = write_file(&r, "report.txt", rp_print_text, err);
+    }
+    if (!code)
+        code = write_file(&r, "report.json", rp_print_json, err);
+    report_fini(&r);
+    return code;
+}

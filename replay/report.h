@@ -1,0 +1,14 @@
+/* The report of an emulated job: what the latest run measured against what plan
+ * composed.
+ */
+#ifndef CRYSTAL_REPORT_H
+#define CRYSTAL_REPORT_H
+
+#include "runtime/error.h"
+
+/* Writes job_dir/report.txt and report.json from the latest of job_dir/runs/NNN
+ * (*.run, run.yaml), job.profile, job.graph, layout.yaml and plan/R.trace. Refuses with
+ * the stage to run again where one was made from another than those that lie there. */
+int crystal_report_write(const char *job_dir, struct crystal_error *err);
+
+#endif

@@ -1,0 +1,402 @@
+/* Run records -> iterations and operations of a report.
+ *
+ * The nth communication call of a rank's run is the nth of its representative's trace;
+ * behind the recording the last iteration repeats. An iteration lasts from its first
+ * call to the first call of the next one. Where a call is another than expected, the
+ * program has left its iterations (it ends, say), and the rest is not counted.
+ */
+#include "config.h"
+
+#include "replay/report_internal.h"
+
+#include "replay/measure.h"
+#include "replay/run_record.h"
+#include "runtime/blockfile.h"
+#include "runtime/transfer.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+
+int rp_samples_add(struct rp_samples *s, uint64_t ns)
+{
+    if (s->count == s->capacity) {
+        size_t capacity = s->capacity ? 2 * s->capacity : 64;
+        uint64_t *more = realloc(s->ns, capacity * sizeof *more);
+
+        if (!more)
+            return -ENOMEM;
+        s->ns = more;
+        s->capacity = capacity;
+    }
+    s->ns[s->count++] = ns;
+    return 0;
+}
+
+void rp_samples_spread(struct rp_samples *s, struct rp_spread *ret)
+{
+    uint32_t count = s->count < UINT32_MAX ? (uint32_t)s->count : UINT32_MAX;
+
+    memset(ret, 0, sizeof *ret);
+    ret->count =
+        crystal_measure_spread(s->ns, count, &ret->mean_ns, &ret->p10_ns, &ret->p90_ns);
+    if (ret->count)
+        ret->max_ns = s->ns[ret->count - 1]; /* now sorted */
+}
+
+/* --- groups of ranks --- */
+
+static bool differs(const struct crystal_graph_comm *c, uint32_t stride, uint32_t size)
+{
+    for (uint32_t k = 1; k < c->nranks; k++)
+        if (c->members[k] / stride % size != c->members[0] / stride % size)
+            return true;
+    return false;
+}
+
+/* "tp", "tp+pp", "part of pp", "all ranks": the dimensions of the grid that a
+ * communicator spans; "4 ranks" without a grid. */
+static void group_name(const struct report *r, uint32_t comm, char *name,
+                       size_t name_bytes)
+{
+    const struct crystal_grid *grid = &r->layout.grid;
+    struct crystal_graph_comm c;
+    uint64_t product = 1;
+    uint32_t stride = 1;
+    size_t used = 0;
+
+    crystal_graph_comm(r->graph, comm, &c);
+    name[0] = 0;
+    for (uint32_t i = 0; i < grid->count && c.nranks < r->layout.lrank_count; i++) {
+        uint32_t size = grid->dim[i].size;
+
+        if (strcmp(grid->dim[i].name, "ep") == 0 && grid->ep_inside > 1)
+            continue;
+        if (size > 1 && differs(&c, stride, size)) {
+            int more = snprintf(name + used, name_bytes - used, "%s%s", used ? "+" : "",
+                                grid->dim[i].name);
+
+            used += more > 0 && (size_t)more < name_bytes - used ? (size_t)more : 0;
+            product *= size;
+        }
+        stride *= size;
+    }
+    if (c.nranks == r->layout.lrank_count)
+        (void)snprintf(name, name_bytes, "all ranks");
+    else if (!used)
+        (void)snprintf(name, name_bytes, "%u ranks", c.nranks);
+    else if (product != c.nranks && used + 9 < name_bytes) {
+        memmove(name + 8, name, used + 1);
+        memcpy(name, "part of ", 8);
+    }
+}
+
+static struct rp_group *group_of(struct report *r, const char *name, uint32_t nranks)
+{
+    struct rp_group *groups;
+
+    for (size_t i = 0; i < r->group_count; i++)
+        if (strcmp(r->groups[i].name, name) == 0 && r->groups[i].nranks == nranks)
+            return &r->groups[i];
+    groups = realloc(r->groups, (r->group_count + 1) * sizeof *groups);
+    if (!groups)
+        return NULL;
+    r->groups = groups;
+    memset(&groups[r->group_count], 0, sizeof *groups);
+    (void)snprintf(groups[r->group_count].name, sizeof groups->name, "%s", name);
+    groups[r->group_count].nranks = nranks;
+    return &groups[r->group_count++];
+}
+
+static struct rp_op *op_of(struct report *r, const char *group, uint8_t func,
+                           uint64_t bytes)
+{
+    struct rp_op *ops;
+
+    for (size_t i = 0; i < r->op_count; i++)
+        if (r->ops[i].func == func && r->ops[i].bytes == bytes &&
+            strcmp(r->ops[i].group, group) == 0)
+            return &r->ops[i];
+    ops = realloc(r->ops, (r->op_count + 1) * sizeof *ops);
+    if (!ops)
+        return NULL;
+    r->ops = ops;
+    memset(&ops[r->op_count], 0, sizeof *ops);
+    (void)snprintf(ops[r->op_count].group, sizeof ops->group, "%s", group);
+    ops[r->op_count].func = func;
+    ops[r->op_count].bytes = bytes;
+    return &ops[r->op_count++];
+}
+
+/* --- one rank --- */
+
+/* The communication calls that a rank is expected to make. */
+struct script {
+    const struct crystal_program *program;
+    const uint8_t *funcs; /* before the iterations */
+    uint64_t before;
+    const uint32_t *instrs; /* of one iteration */
+    uint64_t each;
+    uint8_t *owned_funcs;
+    uint32_t *owned_instrs;
+};
+
+static bool is_call(uint8_t kind)
+{
+    return kind == CRYSTAL_OP_COLL || kind == CRYSTAL_OP_SEND ||
+           kind == CRYSTAL_OP_RECV;
+}
+
+static uint32_t nranks_of(const struct report *r, uint32_t lrank, uint32_t local)
+{
+    struct crystal_graph_comm c;
+
+    crystal_graph_comm(r->graph, crystal_graph_comm_of(r->graph, lrank, local), &c);
+    return c.nranks;
+}
+
+/* A communicator of one rank moves nothing and leaves no record. */
+static int script_make(const struct report *r, uint32_t lrank, struct script *s)
+{
+    uint32_t rep = crystal_graph_rep_of(r->graph, lrank), mark_count;
+    const uint64_t *marks = crystal_graph_marks(r->graph, rep, &mark_count);
+    uint64_t op_count;
+    const struct crystal_op *ops = crystal_graph_ops(r->graph, rep, &op_count);
+    const struct crystal_program *p = r->programs[rep];
+
+    memset(s, 0, sizeof *s);
+    s->program = p;
+    s->owned_funcs = malloc(marks[0] + 1);
+    s->owned_instrs = malloc((p->instr_count + 1) * sizeof *s->owned_instrs);
+    if (!s->owned_funcs || !s->owned_instrs)
+        return -ENOMEM;
+    for (uint64_t i = 0; i < marks[0]; i++)
+        if (is_call(ops[i].kind) && nranks_of(r, lrank, ops[i].comm) > 1)
+            s->owned_funcs[s->before++] = ops[i].func;
+    for (uint32_t i = 0; i < p->instr_count; i++)
+        if (is_call(p->instrs[i].kind) && nranks_of(r, lrank, p->instrs[i].local) > 1)
+            s->owned_instrs[s->each++] = i;
+    s->funcs = s->owned_funcs;
+    s->instrs = s->owned_instrs;
+    return 0;
+}
+
+static void script_fini(struct script *s)
+{
+    free(s->owned_funcs);
+    free(s->owned_instrs);
+}
+
+static uint64_t alone_ns(const struct report *r, const struct crystal_program *p,
+                         uint32_t instr, const struct crystal_run_record *rec)
+{
+    const struct crystal_instr *in = &p->instrs[instr];
+    struct crystal_transfer_wire wire = {r->wire_bytes_per_s, r->wire_latency_ns,
+                                         r->overhead_ns, 1};
+    struct crystal_transfer_op op = {.func = in->func,
+                                     .nranks = rec->nranks,
+                                     .root = in->peer,
+                                     .count = in->count,
+                                     .elt_bytes =
+                                         (uint32_t)crystal_dtype_bytes(in->dtype)};
+
+    if (in->kind == CRYSTAL_OP_SEND)
+        return crystal_transfer_send_ns(&wire, rec->bytes);
+    if (in->kind == CRYSTAL_OP_RECV)
+        return crystal_transfer_recv_ns(&wire, rec->bytes);
+    return crystal_transfer_alone_ns(&wire, &op, rec->crank);
+}
+
+static int add_call(struct report *r, uint32_t lrank, const struct script *s,
+                    uint32_t instr, const struct crystal_run_record *rec)
+{
+    const struct crystal_instr *in = &s->program->instrs[instr];
+    uint64_t ns = rec->end_ns > rec->arrive_ns ? rec->end_ns - rec->arrive_ns : 0;
+    uint64_t transfer_ns = alone_ns(r, s->program, instr, rec);
+    uint64_t plan_ns =
+        crystal_profile_ops(r->profile, s->program->rep)[instr].composed_ns;
+    uint64_t virtual_ns = rec->waited_us * UINT64_C(1000);
+    bool is_eager =
+        in->kind == CRYSTAL_OP_SEND && rec->bytes <= CRYSTAL_TRANSFER_EAGER_BYTES;
+    char name[64];
+    struct rp_group *group;
+    struct rp_op *op;
+
+    group_name(r, crystal_graph_comm_of(r->graph, lrank, in->local), name, sizeof name);
+    op = op_of(r, name, rec->func, rec->bytes);
+    group = group_of(r, name, rec->nranks);
+    if (!op || !group || rp_samples_add(&op->samples, ns))
+        return -ENOMEM;
+    if (transfer_ns > ns)
+        transfer_ns = ns;
+    op->is_eager = is_eager;
+    op->plan_ns += plan_ns;
+    op->plan_count++;
+    op->transfer_ns += transfer_ns;
+    op->virtual_wait_ns += virtual_ns;
+    group->calls += 1;
+    if (is_eager)
+        return 0;
+    group->time_ns += ns;
+    group->transfer_ns += transfer_ns;
+    group->waiting_ns += ns - transfer_ns;
+    group->virtual_ns += virtual_ns < ns - transfer_ns ? virtual_ns : ns - transfer_ns;
+    group->plan_ns += plan_ns;
+    return 0;
+}
+
+static int compare(const void *a, const void *b)
+{
+    const struct crystal_run_record *x = a, *y = b;
+
+    return x->order < y->order ? -1 : x->order > y->order;
+}
+
+/* How many records fit what the rank is expected to call. */
+static uint64_t fitting(const struct script *s, const struct crystal_run_record *recs,
+                        uint64_t count)
+{
+    for (uint64_t i = 0; i < count; i++) {
+        uint8_t want =
+            i < s->before
+                ? s->funcs[i]
+                : s->program->instrs[s->instrs[(i - s->before) % s->each]].func;
+
+        if (recs[i].order != i || recs[i].func != want)
+            return i;
+    }
+    return count;
+}
+
+static int rank_gather(struct report *r, struct rp_rank *rank,
+                       struct crystal_run_record *recs, uint64_t count)
+{
+    struct rp_samples samples = {0};
+    struct script s;
+    uint64_t whole, first;
+    int code = script_make(r, rank->lrank, &s);
+
+    if (code || !s.each)
+        goto out;
+    qsort(recs, count, sizeof *recs, compare);
+    rank->op_count = count;
+    rank->left_at = fitting(&s, recs, count);
+    /* iterations of which the next one has begun */
+    whole = rank->left_at > s.before ? (rank->left_at - s.before - 1) / s.each : 0;
+    first = whole > 1 ? 1 : 0; /* the first is the warm-up */
+    for (uint64_t k = first; !code && k < whole; k++) {
+        const struct crystal_run_record *begin = &recs[s.before + k * s.each];
+        uint64_t ns = begin[s.each].api_ns - begin->api_ns;
+
+        code = rp_samples_add(&samples, ns);
+        if (!code)
+            code = rp_samples_add(&r->iterations, ns);
+        for (uint64_t i = 0; !code && i < s.each; i++)
+            code = add_call(r, rank->lrank, &s, s.instrs[i], &begin[i]);
+    }
+    rp_samples_spread(&samples, &rank->iteration);
+    if (whole - first > r->iteration_count)
+        r->iteration_count = whole - first;
+out:
+    free(samples.ns);
+    script_fini(&s);
+    return code;
+}
+
+static int rank_read(struct report *r, struct rp_rank *rank, struct crystal_error *err)
+{
+    static const struct crystal_blockfile_kind kind = {
+        CRYSTAL_RUN_MAGIC, CRYSTAL_RUN_VERSION, sizeof(struct crystal_run_record)};
+    struct crystal_filehead head;
+    char path[PATH_MAX];
+    void *records = NULL;
+    uint64_t count = 0;
+    int code;
+
+    if (snprintf(path, sizeof path, "%s/%s/%u.run", r->job_dir, r->run, rank->lrank) >=
+        (int)sizeof path)
+        return crystal_error_set(err, ENAMETOOLONG, "%s: path too long", r->job_dir);
+    code = crystal_block_read(path, &kind, &head, &records, &count, err);
+    if (code == -ENOENT || code == -ENODATA)
+        return 0; /* it communicated with nobody, or died before; the text says so */
+    if (code)
+        return code;
+    if (head.lrank != rank->lrank ||
+        (head.fingerprint && head.fingerprint != r->layout.fingerprint))
+        code =
+            crystal_error_set(err, ESTALE,
+                              "%s: of another rank, program or layout; run 'scrystal "
+                              "emulate' again",
+                              path);
+    rank->has_run = true;
+    if (!code && rank_gather(r, rank, records, count))
+        code = crystal_error_set(err, ENOMEM, "%s: out of memory", path);
+    free(records);
+    return code;
+}
+
+static int by_time(const void *a, const void *b)
+{
+    const struct rp_op *x = a, *y = b;
+    uint64_t s = x->time.mean_ns * x->time.count, t = y->time.mean_ns * y->time.count;
+
+    if (s != t)
+        return s > t ? -1 : 1;
+    return strcmp(x->group, y->group);
+}
+
+static int groups_by_time(const void *a, const void *b)
+{
+    const struct rp_group *x = a, *y = b;
+
+    if (x->time_ns != y->time_ns)
+        return x->time_ns > y->time_ns ? -1 : 1;
+    return strcmp(x->name, y->name);
+}
+
+/* Sums over ranks and iterations become means of one rank's iteration. */
+static void average(struct report *r)
+{
+    uint64_t runs = r->iterations.count ? r->iterations.count : 1;
+
+    for (size_t i = 0; i < r->op_count; i++) {
+        rp_samples_spread(&r->ops[i].samples, &r->ops[i].time);
+        r->ops[i].calls = r->ops[i].time.count * 1000 / runs;
+    }
+    for (size_t i = 0; i < r->group_count; i++) {
+        struct rp_group *g = &r->groups[i];
+
+        g->calls /= (double)runs;
+        g->time_ns /= runs;
+        g->waiting_ns /= runs;
+        g->virtual_ns /= runs;
+        g->transfer_ns /= runs;
+        g->plan_ns /= runs;
+    }
+    if (r->op_count)
+        qsort(r->ops, r->op_count, sizeof *r->ops, by_time);
+    if (r->group_count)
+        qsort(r->groups, r->group_count, sizeof *r->groups, groups_by_time);
+    rp_samples_spread(&r->iterations, &r->iteration);
+}
+
+int rp_gather(struct report *r, struct crystal_error *err)
+{
+    uint64_t mean = 0, p10 = 0, p90 = 0;
+    int code = 0;
+
+    for (uint32_t i = 0; !code && i < r->layout.sandbox_count; i++) {
+        r->ranks[i].lrank = r->layout.sandbox[i];
+        r->ranks[i].plan = *crystal_profile_iteration(r->profile, r->layout.sandbox[i]);
+        mean += r->ranks[i].plan.mean_ns;
+        p10 += r->ranks[i].plan.p10_ns;
+        p90 += r->ranks[i].plan.p90_ns;
+        code = rank_read(r, &r->ranks[i], err);
+    }
+    r->plan.mean_ns = mean / r->layout.sandbox_count;
+    r->plan.p10_ns = p10 / r->layout.sandbox_count;
+    r->plan.p90_ns = p90 / r->layout.sandbox_count;
+    average(r);
+    return code;
+}
