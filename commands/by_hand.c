@@ -13,6 +13,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <time.h>
 
 #define COORD_READY_MS  30000
 #define COORD_FINISH_MS 30000
@@ -139,6 +140,17 @@ static void help(enum stage_kind kind, FILE *out)
             stage_name(kind), what[kind]);
 }
 
+/* The coordinator writes the report at the end of a job that has emulated. */
+static void say_report(const char *job_dir, time_t started)
+{
+    char path[PATH_MAX];
+    struct stat st;
+
+    if (snprintf(path, sizeof path, "%s/report.txt", job_dir) < (int)sizeof path &&
+        stat(path, &st) == 0 && st.st_mtime >= started)
+        crystal_log(CRYSTAL_LOG_INFO, stage_name(STAGE_EMULATE), "report: %s", path);
+}
+
 static int run_stage(struct stage *stage)
 {
     struct crystal_error err = {0};
@@ -158,6 +170,7 @@ static int run(enum stage_kind kind, const char *job_dir, char **program)
 {
     struct crystal_launch *coord;
     struct crystal_error err = {0};
+    time_t started = time(NULL);
     struct stage stage;
     int code;
 
@@ -180,6 +193,8 @@ static int run(enum stage_kind kind, const char *job_dir, char **program)
         code = CRYSTAL_EXIT_STAGE;
     }
     crystal_launch_destroy(coord);
+    if (kind == STAGE_EMULATE && !code)
+        say_report(job_dir, started);
     return code;
 }
 

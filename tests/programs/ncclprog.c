@@ -52,6 +52,7 @@ static struct api {
     ncclResult_t (*stream_synchronize)(ncclStream_t);
     ncclResult_t (*stream_wait_event)(ncclStream_t, crystal_event_t);
     ncclResult_t (*event_create)(crystal_event_t *);
+    ncclResult_t (*event_destroy)(crystal_event_t);
     ncclResult_t (*event_record)(crystal_event_t, ncclStream_t);
     ncclResult_t (*event_synchronize)(crystal_event_t);
     ncclResult_t (*event_query)(crystal_event_t);
@@ -124,6 +125,7 @@ static void load(void)
     *(void **)&nccl.stream_synchronize = find(handle, "crystal_stream_synchronize");
     *(void **)&nccl.stream_wait_event = find(handle, "crystal_stream_wait_event");
     *(void **)&nccl.event_create = find(handle, "crystal_event_create");
+    *(void **)&nccl.event_destroy = find(handle, "crystal_event_destroy");
     *(void **)&nccl.event_record = find(handle, "crystal_event_record");
     *(void **)&nccl.event_synchronize = find(handle, "crystal_event_synchronize");
     *(void **)&nccl.event_query = find(handle, "crystal_event_query");
@@ -278,6 +280,7 @@ static double run_int(int iteration)
     OK(AllReduce(values, values, 4, ncclInt64, ncclSum, world.comm, stream));
     OK(event_record(event, stream));
     OK(event_synchronize(event));
+    OK(event_destroy(event));
     for (int i = 0; i < 4; i++)
         sum += (double)values[i];
     return sum;
@@ -437,6 +440,7 @@ static void fail_here(void)
         fprintf(stderr, "rank %d gives up\n", rank);
         exit(7);
     } else if (strcmp(options.fail, "segv") == 0) {
+        (void)signal(SIGSEGV, SIG_DFL); /* a sanitizer's handler would exit */
         (void)raise(SIGSEGV);
     } else if (strcmp(options.fail, "kill") == 0) {
         (void)kill(getpid(), SIGKILL);

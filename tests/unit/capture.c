@@ -4,152 +4,9 @@
  */
 #include "config.h"
 
-#include "runtime/filehead.h"
 #include "runtime/payload.h"
-#include "runtime/trace.h"
 
-#include "tests/check.h"
-
-#include <dirent.h>
-#include <errno.h>
-#include <fcntl.h>
-#include <limits.h>
-#include <signal.h>
-#include <stdarg.h>
-#include <sys/wait.h>
-#include <time.h>
-
-#define LIVE 4
-
-static char job_dir[PATH_MAX], scrystal[PATH_MAX], program[PATH_MAX];
-static char output[16384]; /* what the last command printed */
-
-static void pause_ms(long ms)
-{
-    const struct timespec pause = {ms / 1000, ms % 1000 * 1000000L};
-
-    (void)nanosleep(&pause, NULL);
-}
-
-static pid_t start(const char *format, ...) __attribute__((format(printf, 1, 2)));
-
-/* Runs a shell line in the background, output to a file. */
-static pid_t start(const char *format, ...)
-{
-    char line[8192], path[PATH_MAX + 16];
-    va_list args;
-    pid_t pid;
-
-    va_start(args, format);
-    (void)vsnprintf(line, sizeof line, format, args);
-    va_end(args);
-    (void)snprintf(path, sizeof path, "%s.out", job_dir);
-    pid = fork();
-    if (pid == 0) {
-        int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC, 0600);
-
-        (void)dup2(fd, 1);
-        (void)dup2(fd, 2);
-        (void)execl("/bin/sh", "sh", "-c", line, (char *)NULL);
-        _exit(127);
-    }
-    return pid;
-}
-
-/* The exit code, 128 + signal; output is filled. */
-static int finish(pid_t pid)
-{
-    char path[PATH_MAX + 16];
-    int status = 0;
-    FILE *file;
-    size_t count;
-
-    (void)waitpid(pid, &status, 0);
-    (void)snprintf(path, sizeof path, "%s.out", job_dir);
-    file = fopen(path, "r");
-    count = file ? fread(output, 1, sizeof output - 1, file) : 0;
-    output[count] = 0;
-    if (file)
-        (void)fclose(file); /* read-only */
-    (void)unlink(path);
-    return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
-}
-
-static void make_job(const char *layout_options)
-{
-    CHECK_EQ(finish(start("rm -rf %s && mkdir -m 700 %s && exec %s layout "
-                          "--logical-ranks=16 --ranks-per-node=4 "
-                          "--parallel=tp=2,pp=2,dp=4 --sandbox=0-3 --job-dir=%s "
-                          "--write %s",
-                          job_dir, job_dir, scrystal, job_dir, layout_options)),
-             0);
-}
-
-static pid_t start_capture(const char *options)
-{
-    return start("exec %s capture --job %s -- %s --tp 2 --pp 2 %s", scrystal, job_dir,
-                 program, options);
-}
-
-static int read_trace(unsigned lrank, struct crystal_trace *ret)
-{
-    struct crystal_error err = {0};
-    char path[PATH_MAX + 32];
-    int code;
-
-    (void)snprintf(path, sizeof path, "%s/ranks/%u.trace", job_dir, lrank);
-    code = crystal_trace_read(path, ret, &err);
-    if (code)
-        printf("# %s\n", err.text);
-    return code;
-}
-
-/* Processes with the job directory in their environment: ranks. */
-static int rank_processes(void)
-{
-    static char environment[65536];
-    DIR *dir = opendir("/proc");
-    struct dirent *entry;
-    int count = 0;
-
-    while (dir && (entry = readdir(dir)) != NULL) {
-        char path[300];
-        ssize_t got;
-        int fd;
-
-        (void)snprintf(path, sizeof path, "/proc/%.200s/environ", entry->d_name);
-        fd = open(path, O_RDONLY);
-        if (fd < 0)
-            continue;
-        got = read(fd, environment, sizeof environment);
-        (void)close(fd); /* read-only */
-        if (got > 0 &&
-            memmem(environment, (size_t)got, job_dir, strlen(job_dir)) != NULL)
-            count++;
-    }
-    if (dir)
-        (void)closedir(dir);
-    return count;
-}
-
-static void nothing_is_left(void)
-{
-    for (int i = 0; i < 50 && rank_processes(); i++)
-        pause_ms(100);
-    CHECK_EQ(rank_processes(), 0);
-}
-
-static void all_traces_are_sealed(void)
-{
-    for (unsigned r = 0; r < LIVE; r++) {
-        struct crystal_trace trace = {0};
-
-        CHECK_EQ(read_trace(r, &trace), 0);
-        CHECK(trace.head.file_bytes != 0);
-        CHECK(trace.op_count >= 1);
-        crystal_trace_fini(&trace);
-    }
-}
+#include "tests/by_hand.h"
 
 /* --- a capture that ends well --- */
 
@@ -247,15 +104,16 @@ static void operation_by_operation(void)
     size_t at = 0, comms = 0;
 
     make_job("--iterations=3");
-    CHECK_EQ(finish(start_capture("--iterations 2 --elements 8 --microbatches 1 "
-                                  "--compute-us 100 "
-                                  "--pattern int,1f1b,allgather,alltoall")),
-             0);
+    CHECK_EQ(
+        finish(start_stage("capture", "--iterations 2 --elements 8 --microbatches 1 "
+                                      "--compute-us 100 "
+                                      "--pattern int,1f1b,allgather,alltoall")),
+        0);
     CHECK_HAS(output, "crystal: capture: 4 of 16 ranks\n");
     CHECK_HAS(output, "crystal: capture: recorded 4 of 16 ranks in ");
-    all_traces_are_sealed();
+    all_traces_are_sealed("ranks");
     nothing_is_left();
-    CHECK_EQ(read_trace(0, &trace), 0);
+    CHECK_EQ(read_trace("ranks", 0, &trace), 0);
     for (uint64_t i = 0; i < trace.op_count; i++) {
         struct crystal_op got = timeless(&trace.ops[i]);
 
@@ -343,13 +201,17 @@ static void replica_computes_what_all_compute(void)
     int counts[LIVE], count;
 
     make_job("--iterations=3");
-    CHECK_EQ(finish(start_capture("--iterations 3 --elements 100 --compute-us 0")), 0);
+    CHECK_EQ(
+        finish(start_stage("capture", "--iterations 3 --elements 100 --compute-us 0")),
+        0);
     for (unsigned r = 0; r < LIVE; r++) {
         read_sums(r, replica[r], &counts[r]);
         CHECK_EQ(counts[r], 3);
     }
     make_job("--iterations=3 --live=all");
-    CHECK_EQ(finish(start_capture("--iterations 3 --elements 100 --compute-us 0")), 0);
+    CHECK_EQ(
+        finish(start_stage("capture", "--iterations 3 --elements 100 --compute-us 0")),
+        0);
     for (unsigned r = 0; r < 16; r++) {
         read_sums(r, all, &count);
         CHECK_EQ(count, 3);
@@ -366,9 +228,10 @@ static void held_operations_go_out(void)
     int count;
 
     make_job("--iterations=3");
-    CHECK_EQ(finish(start_capture("--iterations 1 --elements 10 --pattern held "
-                                  "--compute-us 800000")),
-             0);
+    CHECK_EQ(
+        finish(start_stage("capture", "--iterations 1 --elements 10 --pattern held "
+                                      "--compute-us 800000")),
+        0);
     read_log(0, sums, times_us, &count);
     CHECK_EQ(count, 1);
     CHECK(times_us[0] >= 800000);
@@ -385,11 +248,13 @@ static void iterations_end_the_program(void)
     int count;
 
     make_job("--iterations=1");
-    CHECK_EQ(finish(start_capture("--iterations 7 --elements 10 --compute-us 0")), 0);
+    CHECK_EQ(
+        finish(start_stage("capture", "--iterations 7 --elements 10 --compute-us 0")),
+        0);
     for (unsigned r = 0; r < LIVE; r++) {
         read_sums(r, sums, &count);
         CHECK_EQ(count, 2); /* the one skipped and the one asked for */
-        CHECK_EQ(read_trace(r, &trace), 0);
+        CHECK_EQ(read_trace("ranks", r, &trace), 0);
         if (trace.op_count > 2) {
             CHECK_EQ(trace.ops[trace.op_count - 2].kind, CRYSTAL_OP_HINT);
             CHECK_EQ(trace.ops[trace.op_count - 2].value, 2);
@@ -410,9 +275,9 @@ static void rank_fails(const char *how, const char *sentence)
     (void)snprintf(
         options, sizeof options,
         "--iterations 4 --elements 10 --compute-us 0 --fail %s --fail-rank 2", how);
-    CHECK_EQ(finish(start_capture(options)), 70);
+    CHECK_EQ(finish(start_stage("capture", options)), 70);
     CHECK_HAS(output, sentence);
-    all_traces_are_sealed();
+    all_traces_are_sealed("ranks");
     nothing_is_left();
 }
 
@@ -435,7 +300,7 @@ static void rank_is_killed(void)
 
     rank_fails("kill", "crystal: capture: rank 2 was ended by signal 9 (Killed); see ");
     /* what it wrote before the last flush, which was its first iteration's mark */
-    CHECK_EQ(read_trace(2, &trace), 0);
+    CHECK_EQ(read_trace("ranks", 2, &trace), 0);
     if (trace.op_count)
         CHECK_EQ(trace.ops[trace.op_count - 1].kind, CRYSTAL_OP_HINT);
     crystal_trace_fini(&trace);
@@ -498,13 +363,13 @@ static void command_is_killed(void)
     pid_t pid;
 
     make_job("--iterations=1000");
-    pid = start_capture("--iterations 1000 --elements 10 --compute-us 20000");
+    pid = start_stage("capture", "--iterations 1000 --elements 10 --compute-us 20000");
     wait_for_output(0);
     CHECK(rank_processes() >= LIVE);
     CHECK_EQ(kill(pid, SIGKILL), 0);
     CHECK_EQ(finish(pid), 128 + SIGKILL);
     nothing_is_left();
-    CHECK_EQ(read_trace(0, &trace), 0); /* not sealed, but there */
+    CHECK_EQ(read_trace("ranks", 0, &trace), 0); /* not sealed, but there */
     CHECK_EQ(trace.head.file_bytes, 0);
     crystal_trace_fini(&trace);
 }
@@ -514,12 +379,12 @@ static void command_is_told_to_stop(void)
     pid_t pid;
 
     make_job("--iterations=1000");
-    pid = start_capture("--iterations 1000 --elements 10 --compute-us 20000");
+    pid = start_stage("capture", "--iterations 1000 --elements 10 --compute-us 20000");
     wait_for_output(0);
     CHECK_EQ(kill(pid, SIGTERM), 0);
     CHECK_EQ(finish(pid), 128 + SIGTERM);
     CHECK_HAS(output, "crystal: capture: stopped by signal 15 (Terminated)\n");
-    all_traces_are_sealed();
+    all_traces_are_sealed("ranks");
     nothing_is_left();
 }
 
@@ -529,7 +394,7 @@ static void job_is_in_use(void)
     char path[PATH_MAX + 16];
 
     make_job("--iterations=1000");
-    pid = start_capture("--iterations 1000 --elements 10 --compute-us 20000");
+    pid = start_stage("capture", "--iterations 1000 --elements 10 --compute-us 20000");
     wait_for_output(0);
     (void)snprintf(path, sizeof path, "%s.second", job_dir);
     (void)snprintf(output, sizeof output, "%s capture --job %s -- true >%s 2>&1",
@@ -545,15 +410,11 @@ static void job_is_in_use(void)
 
 int main(void)
 {
-    const char *build = getenv("CRYSTAL_BUILDDIR");
-    char parent[] = "/tmp/crystal-capture.XXXXXX", line[PATH_MAX + 16];
+    char parent[] = "/tmp/crystal-capture.XXXXXX";
 
     check_begin();
-    if (!build || !mkdtemp(parent))
+    if (by_hand_begin(parent))
         return 1;
-    (void)snprintf(job_dir, sizeof job_dir, "%s/job", parent);
-    (void)snprintf(scrystal, sizeof scrystal, "%s/scrystal", build);
-    (void)snprintf(program, sizeof program, "%s/tests/programs/ncclprog", build);
     CHECK_RUN(operation_by_operation);
     CHECK_RUN(control_payloads_are_kept);
     CHECK_RUN(replica_computes_what_all_compute);
@@ -570,7 +431,6 @@ int main(void)
     CHECK_RUN(command_is_killed);
     CHECK_RUN(command_is_told_to_stop);
     CHECK_RUN(job_is_in_use);
-    (void)snprintf(line, sizeof line, "rm -rf %s", parent);
-    CHECK_EQ(system(line), 0);
+    by_hand_end(parent);
     return check_end();
 }

@@ -1,0 +1,202 @@
+/* Plan and emulate with 4 sandbox ranks of 16 over hostccl, the net plugin and virtual
+ * ranks: what the stages leave, whose exit code they give, and the emulate stage as
+ * Slurm runs it: an agent without a program, tasks with its environment.
+ */
+#include "config.h"
+
+#include "replay/run_record.h"
+#include "runtime/blockfile.h"
+
+#include "tests/by_hand.h"
+
+#include <sys/stat.h>
+
+#define OPTIONS "--elements 64 --compute-us 500"
+
+static int exists(const char *name)
+{
+    char path[PATH_MAX + 64];
+
+    (void)snprintf(path, sizeof path, "%s/%s", job_dir, name);
+    return access(path, R_OK) == 0;
+}
+
+static void capture_and_graph(void)
+{
+    make_job("--iterations=3");
+    CHECK_EQ(finish(start_stage("capture", "--iterations 8 " OPTIONS)), 0);
+    CHECK_EQ(finish(start("exec %s graph --job %s", scrystal, job_dir)), 0);
+}
+
+static void plan_needs_a_graph(void)
+{
+    make_job("--iterations=3");
+    CHECK_EQ(finish(start_stage("plan", "--iterations 8 " OPTIONS)), 70);
+    CHECK_HAS(output, "job.graph");
+    nothing_is_left();
+}
+
+/* Every communication of a plan has its end. */
+static void plan_measures(void)
+{
+    capture_and_graph();
+    CHECK_EQ(finish(start_stage("plan", "--iterations 8 " OPTIONS)), 0);
+    CHECK_HAS(output, "crystal: plan: 4 of 16 ranks\n");
+    CHECK_HAS(output, "crystal: plan: measured 4 of 16 ranks, composed ");
+    all_traces_are_sealed("plan");
+    nothing_is_left();
+    CHECK(exists("job.profile"));
+    for (unsigned r = 0; r < LIVE; r++) {
+        struct crystal_trace trace = {0};
+        int ops = 0, done = 0, hints = 0;
+
+        CHECK_EQ(read_trace("plan", r, &trace), 0);
+        for (uint64_t i = 0; i < trace.op_count; i++) {
+            uint8_t kind = trace.ops[i].kind;
+
+            ops += kind == CRYSTAL_OP_COLL || kind == CRYSTAL_OP_SEND ||
+                   kind == CRYSTAL_OP_RECV;
+            done += kind == CRYSTAL_OP_DONE;
+            hints += kind == CRYSTAL_OP_HINT;
+        }
+        /* int, 4 + 4 of 1f1b, allgather, reducescatter, 2 allreduce, alltoall */
+        CHECK_EQ(ops, 4 * (1 + 8 + 2 + 2 + 4));
+        CHECK_EQ(done, ops);
+        CHECK_EQ(hints, 4);
+        if (trace.op_count)
+            CHECK_EQ(trace.ops[trace.op_count - 1].aux, 1);
+        crystal_trace_fini(&trace);
+    }
+}
+
+static void plan_fails_with_its_rank(void)
+{
+    CHECK_EQ(finish(start_stage("plan",
+                                "--iterations 8 --fail exit --fail-rank 1 " OPTIONS)),
+             70);
+    CHECK_HAS(output, "rank 1 gives up\n");
+    CHECK_HAS(output, "crystal: plan: rank 1 ended with code 7; see ");
+    nothing_is_left();
+}
+
+static void emulate_needs_a_profile(void)
+{
+    make_job("--iterations=3");
+    CHECK_EQ(finish(start_stage("emulate", "--iterations 2 " OPTIONS)), 70);
+    CHECK_HAS(output,
+              "job.graph is missing; run the stages before it: scrystal capture, "
+              "graph, plan\n");
+    CHECK(!exists("runs/001"));
+    capture_and_graph();
+    CHECK_EQ(finish(start_stage("emulate", "--iterations 2 " OPTIONS)), 70);
+    CHECK_HAS(output, "job.profile is missing");
+    CHECK_EQ(finish(start_stage("plan", "--iterations 8 " OPTIONS)), 0);
+}
+
+static void runs_are_sealed(const char *sub)
+{
+    static const struct crystal_blockfile_kind kind = {
+        CRYSTAL_RUN_MAGIC, CRYSTAL_RUN_VERSION, sizeof(struct crystal_run_record)};
+
+    for (unsigned r = 0; r < LIVE; r++) {
+        struct crystal_error err = {0};
+        struct crystal_filehead head = {0};
+        void *records = NULL;
+        uint64_t count = 0;
+        char path[PATH_MAX + 64];
+
+        (void)snprintf(path, sizeof path, "%s/%s/%u.run", job_dir, sub, r);
+        CHECK_EQ(crystal_block_read(path, &kind, &head, &records, &count, &err), 0);
+        CHECK(head.file_bytes != 0);
+        CHECK_EQ(count, 3 * 17); /* as in plan_measures, 3 iterations */
+        free(records);
+    }
+}
+
+static void emulate_runs_the_program(void)
+{
+    char path[PATH_MAX + 64];
+
+    CHECK_EQ(finish(start_stage("emulate", "--iterations 3 " OPTIONS)), 0);
+    for (unsigned r = 0; r < LIVE; r++) {
+        char line[32];
+
+        (void)snprintf(line, sizeof line, "rank %u done\n", r);
+        CHECK_HAS(output, line); /* its output is the user's */
+    }
+    nothing_is_left();
+    runs_are_sealed("runs/001");
+    (void)snprintf(path, sizeof path, "grep -q '^mode: timed$' %s/runs/001/run.yaml",
+                   job_dir);
+    CHECK_EQ(system(path), 0);
+    CHECK(!exists("coord") && !exists("token"));
+}
+
+/* The code is the program's own, unlike in the other stages. */
+static void emulate_fails_with_the_programs_code(void)
+{
+    CHECK_EQ(finish(start_stage("emulate",
+                                "--iterations 3 --fail exit --fail-rank 3 " OPTIONS)),
+             7);
+    CHECK_HAS(output, "crystal: emulate: rank 3 ended with code 7\n");
+    CHECK(exists("runs/002/run.yaml"));
+    nothing_is_left();
+}
+
+static void wait_for_file(const char *name)
+{
+    for (int i = 0; i < 500 && !exists(name); i++)
+        pause_ms(20);
+    CHECK(exists(name));
+}
+
+/* Tasks of the program's step get DIR/agent.0.env and their own numbers. */
+static void emulate_as_slurm_runs_it(void)
+{
+    struct stat st = {0};
+    char path[PATH_MAX + 64];
+    pid_t pid;
+
+    (void)snprintf(path, sizeof path, "%s/agent.0.env", job_dir);
+    (void)unlink(path);
+    pid = start("%s coord --job %s & coord=$!\n"
+                "while [ ! -e %s/coord ]; do sleep 0.02; done\n"
+                "%s agent --job %s --stage emulate & agent=$!\n"
+                "while [ ! -e %s ]; do sleep 0.02; done\n"
+                "for r in 0 1 2 3; do (\n"
+                "  while IFS= read -r line; do export \"$line\"; done <%s\n"
+                "  RANK=$r CRYSTAL_LRANK=$r exec %s --tp 2 --pp 2 --iterations 3 %s\n"
+                ") & tasks=\"$tasks $!\"; done\n"
+                "for t in $tasks; do wait $t; echo task code $?; done\n"
+                "%s coord --job %s --finish; echo finish code $?\n"
+                "wait $agent; echo agent code $?; wait $coord; echo coord code $?\n",
+                scrystal, job_dir, job_dir, scrystal, job_dir, path, path, program,
+                OPTIONS, scrystal, job_dir);
+    wait_for_file("agent.0.env");
+    CHECK_EQ(stat(path, &st), 0);
+    CHECK_EQ(st.st_mode & 0777, 0600);
+    CHECK_EQ(finish(pid), 0);
+    CHECK_HAS(output, "task code 0\ntask code 0\ntask code 0\ntask code 0\n");
+    CHECK_HAS(output, "finish code 0\nagent code 0\ncoord code 0\n");
+    nothing_is_left();
+    runs_are_sealed("runs/003");
+    CHECK(exists("runs/003/run.yaml"));
+}
+
+int main(void)
+{
+    char parent[] = "/tmp/crystal-stages.XXXXXX";
+
+    check_begin();
+    if (by_hand_begin(parent))
+        return 1;
+    CHECK_RUN(plan_needs_a_graph);
+    CHECK_RUN(plan_measures);
+    CHECK_RUN(plan_fails_with_its_rank);
+    CHECK_RUN(emulate_needs_a_profile);
+    CHECK_RUN(emulate_runs_the_program);
+    CHECK_RUN(emulate_fails_with_the_programs_code);
+    CHECK_RUN(emulate_as_slurm_runs_it);
+    by_hand_end(parent);
+    return check_end();
+}
