@@ -90,6 +90,10 @@ static void pass_open(void)
     struct crystal_error err = {0};
     void *handle, *function;
 
+    if (recorder_get()->broken[0]) { /* a plan that records nothing is none */
+        (void)crystal_error_set(&err, EINVAL, "%s", recorder_get()->broken);
+        goto err;
+    }
     if (!path || path[0] != '/') {
         (void)crystal_error_set(&err, EINVAL,
                                 "recorder: %s='%s' is no absolute path of a library",

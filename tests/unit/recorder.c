@@ -176,6 +176,8 @@ static void bad_libraries_are_named(void)
     CHECK_EQ(run_program("CRYSTAL_PASS_LIBRARY=null_nccl.so", "--iterations 1"), 1);
     out_has("crystal: pass: recorder: CRYSTAL_PASS_LIBRARY='null_nccl.so' is no "
             "absolute path of a library\n");
+    CHECK_EQ(run_program("CRYSTAL_TRACE_DIR=/nonexistent", "--iterations 1"), 1);
+    out_has("recorder: /nonexistent/5.trace: No such file or directory\n");
     CHECK_EQ(run_program("CRYSTAL_PASS_LIBRARY=/nonexistent.so", "--iterations 1"), 1);
     out_has("/nonexistent.so: cannot open shared object file");
     CHECK_EQ(run_program("CRYSTAL_PASS_LIBRARY=", "--iterations 1"), 1);
