@@ -43,10 +43,11 @@ void crystal_show_profile(FILE *out, const struct crystal_profile *p)
     fprintf(out,
             "%u ranks, %u representatives, %u sandbox ranks measured over %u "
             "iterations\n"
-            "wire %" PRIu64 " bytes/s, latency %.3f us, software %.3f us a message "
-            "(%s, %u collectives)\n",
+            "wire %" PRIu64 " bytes/s, latency %.3f us, software %.3f us a message and "
+            "%.3f us an operation (%s, %u collectives)\n",
             h->lrank_count, h->rep_count, h->measured_count, h->iteration_count,
             h->wire_bytes_per_s, us(h->wire_latency_ns), us(h->overhead_ns),
+            us(h->op_overhead_ns),
             crystal_origin_name((enum crystal_origin)h->overhead_origin),
             h->overhead_sample_count);
     for (uint32_t r = 0; r < h->lrank_count; r++) {

@@ -158,16 +158,17 @@ static int measure_all(struct compose *c, struct crystal_error *err)
     struct crystal_profile_head *h = &c->image.head;
     struct crystal_overhead *o = crystal_overhead_create(c->graph);
     struct crystal_transfer_wire wire = {c->layout.wire_bytes_per_s,
-                                         c->layout.wire_latency_ns, 0, 1};
+                                         c->layout.wire_latency_ns, 0, 1, 0};
     uint64_t parent = crystal_graph_hash(c->graph);
     int code = o ? 0 : no_memory(err);
 
     for (uint32_t i = 0; !code && i < c->layout.sandbox_count; i++)
         code = measure_rank(c, i, o, &parent, err);
     if (!code)
-        code = crystal_overhead_find(o, &wire, &h->overhead_ns,
-                                     &h->overhead_sample_count, err);
+        code = crystal_overhead_find(o, &wire, &h->overhead_sample_count, err);
     crystal_overhead_destroy(o);
+    h->overhead_ns = wire.overhead_ns;
+    h->op_overhead_ns = wire.op_overhead_ns;
     h->overhead_origin =
         h->overhead_sample_count ? CRYSTAL_ORIGIN_MEASURED : CRYSTAL_ORIGIN_MODELLED;
     h->lrank_count = c->lrank_count;
@@ -283,9 +284,9 @@ enum which { MEAN, P10, P90 };
 
 static int run(struct compose *c, enum which which, struct crystal_error *err)
 {
-    struct crystal_transfer_wire wire = {c->layout.wire_bytes_per_s,
-                                         c->layout.wire_latency_ns,
-                                         c->image.head.overhead_ns, 1};
+    struct crystal_transfer_wire wire = {
+        c->layout.wire_bytes_per_s, c->layout.wire_latency_ns,
+        c->image.head.overhead_ns, 1, c->image.head.op_overhead_ns};
     struct crystal_timeline_config config = {.graph = c->graph,
                                              .programs = c->programs,
                                              .gap_ns = (const uint64_t *const *)c->gaps,

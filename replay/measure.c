@@ -219,7 +219,8 @@ uint32_t crystal_measure_spread(uint64_t *values, uint32_t count, uint64_t *ret_
 {
     long double sum = 0;
 
-    qsort(values, count, sizeof *values, compare);
+    if (count)
+        qsort(values, count, sizeof *values, compare);
     while (count && values[count - 1] == UINT64_MAX)
         count--;
     *ret_mean = *ret_p10 = *ret_p90 = 0;

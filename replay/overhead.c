@@ -98,13 +98,6 @@ static int compare(const void *a, const void *b)
     return x->crank < y->crank ? -1 : x->crank > y->crank;
 }
 
-static int compare_ns(const void *a, const void *b)
-{
-    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
-
-    return x < y ? -1 : x > y;
-}
-
 /* Message steps that follow each other. */
 static uint32_t steps_of(const struct crystal_op *op, uint32_t nranks)
 {
@@ -121,8 +114,8 @@ static uint32_t steps_of(const struct crystal_op *op, uint32_t nranks)
     }
 }
 
-/* Cost per step of the collective whose nranks members begin at s: of the latest end.
- */
+/* How much later the collective whose nranks members begin at s ended than the bare
+ * wire says: by the latest end. */
 static int64_t cost_of(const struct sample *s, uint32_t nranks,
                        const struct crystal_transfer_wire *wire, uint64_t *memory)
 {
@@ -143,29 +136,31 @@ static int64_t cost_of(const struct sample *s, uint32_t nranks,
         if (s[k].end_ns > real)
             real = s[k].end_ns;
     }
-    return ((int64_t)real - (int64_t)model) / (int64_t)steps_of(s->op, nranks);
+    return (int64_t)real - (int64_t)model;
 }
 
-int crystal_overhead_find(struct crystal_overhead *o,
-                          const struct crystal_transfer_wire *wire, uint64_t *ret_ns,
-                          uint32_t *ret_count, struct crystal_error *err)
+/* What one whole collective cost. */
+struct cost {
+    uint32_t steps;
+    int64_t ns;
+};
+
+static int compare_cost(const void *a, const void *b)
 {
-    struct crystal_transfer_wire bare = *wire;
-    int64_t *costs = malloc((o->count + 1) * sizeof *costs);
-    uint64_t *memory =
-        malloc(4 * ((size_t)crystal_graph_lrank_count(o->graph) + 1) * sizeof *memory);
+    const struct cost *x = a, *y = b;
+
+    if (x->steps != y->steps)
+        return x->steps < y->steps ? -1 : 1;
+    return x->ns < y->ns ? -1 : x->ns > y->ns;
+}
+
+/* Collects the costs of all whole collectives; returns how many. */
+static uint32_t costs_of(struct crystal_overhead *o,
+                         const struct crystal_transfer_wire *bare, struct cost *costs,
+                         uint64_t *memory)
+{
     uint32_t count = 0;
 
-    *ret_ns = 0;
-    *ret_count = 0;
-    if (!costs || !memory) {
-        free(costs);
-        free(memory);
-        return crystal_error_set(err, ENOMEM, "out of memory");
-    }
-    bare.overhead_ns = 0;
-    if (o->count)
-        qsort(o->samples, o->count, sizeof *o->samples, compare);
     for (size_t i = 0; i < o->count;) {
         struct crystal_graph_comm comm;
         size_t end = i;
@@ -174,15 +169,65 @@ int crystal_overhead_find(struct crystal_overhead *o,
                o->samples[end].seq == o->samples[i].seq)
             end++;
         crystal_graph_comm(o->graph, o->samples[i].comm, &comm);
-        if (end - i == comm.nranks && comm.nranks > 1)
-            costs[count++] = cost_of(&o->samples[i], comm.nranks, &bare, memory);
+        if (end - i == comm.nranks && comm.nranks > 1) {
+            costs[count].steps = steps_of(o->samples[i].op, comm.nranks);
+            costs[count++].ns = cost_of(&o->samples[i], comm.nranks, bare, memory);
+        }
         i = end;
     }
-    if (count) {
-        qsort(costs, count, sizeof *costs, compare_ns);
-        *ret_ns = costs[count / 2] > 0 ? (uint64_t)costs[count / 2] : 0;
-        *ret_count = count;
+    return count;
+}
+
+/* The median cost of those with as many steps as costs[at], which are sorted. */
+static double median_at(const struct cost *costs, uint32_t count, uint32_t at)
+{
+    uint32_t begin = at, end = at;
+
+    while (begin > 0 && costs[begin - 1].steps == costs[at].steps)
+        begin--;
+    while (end < count && costs[end].steps == costs[at].steps)
+        end++;
+    return (double)costs[begin + (end - begin) / 2].ns;
+}
+
+static uint64_t not_negative(double ns)
+{
+    return ns > 0 ? (uint64_t)(ns + 0.5) : 0;
+}
+
+int crystal_overhead_find(struct crystal_overhead *o,
+                          struct crystal_transfer_wire *wire, uint32_t *ret_count,
+                          struct crystal_error *err)
+{
+    struct cost *costs = malloc((o->count + 1) * sizeof *costs);
+    uint64_t *memory =
+        malloc(4 * ((size_t)crystal_graph_lrank_count(o->graph) + 1) * sizeof *memory);
+    uint32_t count;
+
+    if (!costs || !memory) {
+        free(costs);
+        free(memory);
+        return crystal_error_set(err, ENOMEM, "out of memory");
     }
+    wire->overhead_ns = wire->op_overhead_ns = 0;
+    if (o->count)
+        qsort(o->samples, o->count, sizeof *o->samples, compare);
+    count = costs_of(o, wire, costs, memory);
+    if (count) {
+        double few, many, per_step;
+        uint32_t span;
+
+        qsort(costs, count, sizeof *costs, compare_cost);
+        few = median_at(costs, count, 0);
+        many = median_at(costs, count, count - 1);
+        span = costs[count - 1].steps - costs[0].steps;
+        per_step = span ? (many - few) / span : few / costs[0].steps;
+        if (per_step < 0)
+            per_step = 0;
+        wire->overhead_ns = not_negative(per_step);
+        wire->op_overhead_ns = not_negative(few - per_step * costs[0].steps);
+    }
+    *ret_count = count;
     free(costs);
     free(memory);
     return 0;

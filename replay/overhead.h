@@ -1,5 +1,6 @@
 /* The software cost of a message, from collectives among sandbox ranks alone: what
- * their measured ends are later than the wire's model says, per message step.
+ * their measured ends are later than the wire's model says, per message step and
+ * operation.
  */
 #ifndef CRYSTAL_OVERHEAD_H
 #define CRYSTAL_OVERHEAD_H
@@ -19,10 +20,12 @@ void crystal_overhead_destroy(struct crystal_overhead *o);
 int crystal_overhead_add(struct crystal_overhead *o, uint32_t lrank,
                          const struct crystal_op *ops, uint64_t op_count,
                          uint64_t first, struct crystal_error *err);
-/* The median over all collectives of which every member was added; 0 where there are
- * none. *ret_count says how many there were. wire->overhead_ns is ignored. */
+/* Sets wire->overhead_ns (per message step) and wire->op_overhead_ns from the medians
+ * of all collectives of which every member was added; both 0 where there are none.
+ * Collectives of one length alone cannot tell the two apart: it all goes to the steps.
+ * *ret_count says how many collectives there were. */
 int crystal_overhead_find(struct crystal_overhead *o,
-                          const struct crystal_transfer_wire *wire, uint64_t *ret_ns,
-                          uint32_t *ret_count, struct crystal_error *err);
+                          struct crystal_transfer_wire *wire, uint32_t *ret_count,
+                          struct crystal_error *err);
 
 #endif

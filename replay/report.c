@@ -221,6 +221,7 @@ static void report_fini(struct report *r)
         free(r->ops[i].samples.ns);
     free(r->ops);
     free(r->groups);
+    free(r->names);
     free(r->ranks);
     free(r->iterations.ns);
     crystal_profile_close(r->profile);

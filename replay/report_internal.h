@@ -33,6 +33,7 @@ struct rp_rank {
     uint64_t peak_bytes;                   /* MEASURED in plan; 0 unknown */
     uint64_t op_count;                     /* records of its run */
     uint64_t left_at; /* first record that does not fit the iterations */
+    uint64_t each;    /* calls in an iteration */
     bool has_run;
 };
 
@@ -75,6 +76,7 @@ struct report {
     size_t op_count;
     struct rp_group *groups;
     size_t group_count;
+    char (*names)[64]; /* of groups, by communicator; empty: not asked for yet */
     /* run.yaml */
     uint64_t standin_ops, standin_bytes, late_count, late_max_ns;
     uint64_t wire_bytes_per_s, wire_latency_ns, overhead_ns;

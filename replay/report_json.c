@@ -137,10 +137,10 @@ void rp_print_json(const struct report *r, FILE *out)
     fprintf(out,
             ", \"bytes_per_s\": %" PRIu64 ", \"latency_ns\": %" PRIu64
             ", \"software_ns\": {\"origin\": \"%s\", \"mean_ns\": %" PRIu64
-            ", \"count\": %u}},\n",
+            ", \"count\": %u}, \"software_per_operation_ns\": %" PRIu64 "},\n",
             r->wire_bytes_per_s, r->wire_latency_ns,
             crystal_origin_name((enum crystal_origin)h->overhead_origin),
-            r->overhead_ns, h->overhead_sample_count);
+            r->overhead_ns, h->overhead_sample_count, h->op_overhead_ns);
     fprintf(out,
             "  \"standin_operations\": %" PRIu64 ",\n  \"standin_bytes\": %" PRIu64
             ",\n  \"late_messages\": %" PRIu64 ",\n  \"late_max_ns\": %" PRIu64

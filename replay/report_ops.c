@@ -192,8 +192,9 @@ static uint64_t alone_ns(const struct report *r, const struct crystal_program *p
                          uint32_t instr, const struct crystal_run_record *rec)
 {
     const struct crystal_instr *in = &p->instrs[instr];
-    struct crystal_transfer_wire wire = {r->wire_bytes_per_s, r->wire_latency_ns,
-                                         r->overhead_ns, 1};
+    struct crystal_transfer_wire wire = {
+        r->wire_bytes_per_s, r->wire_latency_ns, r->overhead_ns, 1,
+        crystal_profile_head(r->profile)->op_overhead_ns};
     struct crystal_transfer_op op = {.func = in->func,
                                      .nranks = rec->nranks,
                                      .root = in->peer,
@@ -219,11 +220,15 @@ static int add_call(struct report *r, uint32_t lrank, const struct script *s,
     uint64_t virtual_ns = rec->waited_us * UINT64_C(1000);
     bool is_eager =
         in->kind == CRYSTAL_OP_SEND && rec->bytes <= CRYSTAL_TRANSFER_EAGER_BYTES;
-    char name[64];
     struct rp_group *group;
     struct rp_op *op;
+    uint32_t comm;
+    char *name;
 
-    group_name(r, crystal_graph_comm_of(r->graph, lrank, in->local), name, sizeof name);
+    comm = crystal_graph_comm_of(r->graph, lrank, in->local);
+    name = r->names[comm];
+    if (!name[0])
+        group_name(r, comm, name, sizeof r->names[comm]);
     op = op_of(r, name, rec->func, rec->bytes);
     group = group_of(r, name, rec->nranks);
     if (!op || !group || rp_samples_add(&op->samples, ns))
@@ -282,6 +287,7 @@ static int rank_gather(struct report *r, struct rp_rank *rank,
     qsort(recs, count, sizeof *recs, compare);
     rank->op_count = count;
     rank->left_at = fitting(&s, recs, count);
+    rank->each = s.each;
     /* iterations of which the next one has begun */
     whole = rank->left_at > s.before ? (rank->left_at - s.before - 1) / s.each : 0;
     first = whole > 1 ? 1 : 0; /* the first is the warm-up */
@@ -386,6 +392,9 @@ int rp_gather(struct report *r, struct crystal_error *err)
     uint64_t mean = 0, p10 = 0, p90 = 0;
     int code = 0;
 
+    r->names = calloc(crystal_graph_comm_count(r->graph) + 1, sizeof *r->names);
+    if (!r->names)
+        return crystal_error_set(err, ENOMEM, "out of memory");
     for (uint32_t i = 0; !code && i < r->layout.sandbox_count; i++) {
         r->ranks[i].lrank = r->layout.sandbox[i];
         r->ranks[i].plan = *crystal_profile_iteration(r->profile, r->layout.sandbox[i]);

@@ -154,9 +154,10 @@ static void wire(const struct report *r, FILE *out)
 
     fprintf(out,
             "Wire: %s, %s; %s, latency %.1f us,\n"
-            "and %.1f us of software a message (%s, %u collectives in the sandbox).\n",
+            "software %.1f us a message, %.1f us an operation (%s, %u collectives).\n",
             r->wire_kind, r->transport, rate_text(r->wire_bytes_per_s, rate),
             (double)r->wire_latency_ns / 1e3, (double)r->overhead_ns / 1e3,
+            (double)h->op_overhead_ns / 1e3,
             crystal_origin_name((enum crystal_origin)h->overhead_origin),
             h->overhead_sample_count);
 }
@@ -172,6 +173,12 @@ static void left(const struct report *r, FILE *out)
             fprintf(out,
                     "- Rank %u: call %" PRIu64 " of %" PRIu64
                     " is none of its iterations', too early to time one.\n",
+                    k->lrank, k->left_at, k->op_count);
+        else if (k->left_at + k->each < k->op_count)
+            fprintf(out,
+                    "- Rank %u: from call %" PRIu64 " of %" PRIu64
+                    " on it did something else than its iterations;\n  virtual ranks "
+                    "answered at once there, and it is not counted.\n",
                     k->lrank, k->left_at, k->op_count);
     }
 }

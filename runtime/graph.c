@@ -102,7 +102,7 @@ static int check_comms(const struct crystal_graph *g, struct crystal_error *err)
         code = bad(err, "its last name has no end");
     for (uint32_t i = 0; !code && i < h->comm_count; i++) {
         const struct crystal_graph_set *c = &g->comms[i];
-        const uint32_t *m = g->members + c->member_first;
+        const uint32_t *m;
 
         if (!c->nranks || !is_within(c->member_first, c->nranks, h->member_count) ||
             (c->name != CRYSTAL_GRAPH_NONE && c->name >= h->name_bytes) ||
@@ -110,6 +110,7 @@ static int check_comms(const struct crystal_graph *g, struct crystal_error *err)
             code = bad(err, "a communicator has an index out of range");
             break;
         }
+        m = g->members + c->member_first;
         for (uint32_t k = 0; !code && k < c->nranks; k++)
             if (m[k] >= h->lrank_count || (seen[m[k] / 64] >> (m[k] % 64) & 1))
                 code = bad(err, "a communicator has a wrong member");

@@ -164,7 +164,8 @@ struct crystal_transfer_wire crystal_profile_wire(const struct crystal_profile *
     struct crystal_transfer_wire wire = {.bytes_per_s = p->head->wire_bytes_per_s,
                                          .latency_ns = p->head->wire_latency_ns,
                                          .overhead_ns = p->head->overhead_ns,
-                                         .channel_count = 1};
+                                         .channel_count = 1,
+                                         .op_overhead_ns = p->head->op_overhead_ns};
 
     return wire;
 }

@@ -44,7 +44,8 @@ struct crystal_profile_head {
     uint32_t overhead_sample_count; /* collectives among sandbox ranks that gave it */
     uint32_t iteration_count;       /* iterations that were measured, per rank */
     uint32_t measured_count;        /* sandbox ranks that were measured */
-    uint64_t reserved[8];
+    uint64_t op_overhead_ns;        /* software cost per operation, as overhead_ns */
+    uint64_t reserved[7];
 };
 _Static_assert(sizeof(struct crystal_profile_head) == 128, "frozen");
 

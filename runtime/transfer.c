@@ -261,17 +261,13 @@ static void star(const struct crystal_transfer_wire *wire,
     }
 }
 
-void crystal_transfer_coll(const struct crystal_transfer_wire *wire,
-                           const struct crystal_transfer_op *op, const uint64_t *arrive,
-                           uint64_t *ends, uint64_t *scratch)
+static void ends_of(const struct crystal_transfer_wire *wire,
+                    const struct crystal_transfer_op *op, const uint64_t *arrive,
+                    uint64_t *ends, uint64_t *scratch)
 {
     uint32_t n = op->nranks;
     struct plan plan;
 
-    if (n == 1) {
-        ends[0] = arrive[0];
-        return;
-    }
     if (!is_sliced(op->func) && op->func != CRYSTAL_FUNC_BROADCAST &&
         op->func != CRYSTAL_FUNC_REDUCE) {
         star(wire, op, arrive, ends);
@@ -285,6 +281,19 @@ void crystal_transfer_coll(const struct crystal_transfer_wire *wire,
     else
         chain(&plan, n, op->func == CRYSTAL_FUNC_REDUCE ? (op->root + 1) % n : op->root,
               arrive, ends);
+}
+
+void crystal_transfer_coll(const struct crystal_transfer_wire *wire,
+                           const struct crystal_transfer_op *op, const uint64_t *arrive,
+                           uint64_t *ends, uint64_t *scratch)
+{
+    if (op->nranks == 1) {
+        ends[0] = arrive[0];
+        return;
+    }
+    ends_of(wire, op, arrive, ends, scratch);
+    for (uint32_t i = 0; i < op->nranks; i++)
+        ends[i] += wire->op_overhead_ns;
 }
 
 static uint64_t ring_alone(const struct plan *plan)
@@ -316,16 +325,14 @@ static uint64_t chain_alone(const struct plan *plan, uint32_t n, uint32_t d)
     return got > sent ? got : sent;
 }
 
-uint64_t crystal_transfer_alone_ns(const struct crystal_transfer_wire *wire,
-                                   const struct crystal_transfer_op *op, uint32_t crank)
+static uint64_t alone_of(const struct crystal_transfer_wire *wire,
+                         const struct crystal_transfer_op *op, uint32_t crank)
 {
     uint64_t bytes_ns = crystal_transfer_occupy_ns(wire, op->count * op->elt_bytes);
     uint64_t way_ns = wire->latency_ns + wire->overhead_ns;
     uint32_t n = op->nranks;
     struct plan plan;
 
-    if (n == 1)
-        return 0;
     switch (op->func) {
     case CRYSTAL_FUNC_ALLREDUCE:
     case CRYSTAL_FUNC_ALLGATHER:
@@ -346,6 +353,12 @@ uint64_t crystal_transfer_alone_ns(const struct crystal_transfer_wire *wire,
     }
 }
 
+uint64_t crystal_transfer_alone_ns(const struct crystal_transfer_wire *wire,
+                                   const struct crystal_transfer_op *op, uint32_t crank)
+{
+    return op->nranks == 1 ? 0 : alone_of(wire, op, crank) + wire->op_overhead_ns;
+}
+
 uint64_t crystal_transfer_send_ns(const struct crystal_transfer_wire *wire,
                                   uint64_t bytes)
 {
@@ -358,5 +371,5 @@ uint64_t crystal_transfer_recv_ns(const struct crystal_transfer_wire *wire,
                                   uint64_t bytes)
 {
     return crystal_transfer_occupy_ns(wire, bytes) + wire->latency_ns +
-           wire->overhead_ns;
+           wire->overhead_ns + wire->op_overhead_ns;
 }

@@ -21,8 +21,9 @@
 struct crystal_transfer_wire {
     uint64_t bytes_per_s; /* 0: bytes cost nothing */
     uint64_t latency_ns;
-    uint64_t overhead_ns;   /* software cost per message, see the profile */
-    uint32_t channel_count; /* channels of the ring, 1 .. 64 */
+    uint64_t overhead_ns;    /* software cost per message, see the profile */
+    uint32_t channel_count;  /* channels of the ring, 1 .. 64 */
+    uint64_t op_overhead_ns; /* software cost of an operation at its end */
 };
 
 struct crystal_transfer_op {

@@ -110,7 +110,7 @@ int main(void)
     }
     config.graph = graph;
     config.gap_ns = (const uint64_t *const *)gaps;
-    config.wire = (struct crystal_transfer_wire){1250000000, 20000, 0, 1};
+    config.wire = (struct crystal_transfer_wire){1250000000, 20000, 0, 1, 0};
     begin = now_s();
     timeline = crystal_timeline_create(&config, &job_err);
     JOB_MUST(!timeline);

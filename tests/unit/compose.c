@@ -209,6 +209,42 @@ static void borrows_from_capture(void)
     job_end(&j);
 }
 
+/* Collectives of different length tell the cost of messages from that of operations. */
+static void tells_messages_from_operations(void)
+{
+    struct crystal_profile *p;
+    struct job j;
+
+    job_begin(&j, 4, NULL, "0-3", "0-3");
+    job_text(&j, "comms.tab", "all\t4\t0-3\na\t2\t0-1\nb\t2\t2-3\n");
+    for (int plan = 0; plan < 2; plan++)
+        for (uint32_t r = 0; r < 4; r++) {
+            job_rank(&j, plan ? "plan" : "ranks", r);
+            job_comm(&j, "all", r, 4);
+            job_comm(&j, r < 2 ? "a" : "b", r % 2, 2);
+            job_synchronise(&j);
+            for (uint64_t i = 0; i < 3; i++) {
+                /* 6 steps of 32768 + 1000 ns, and 2 steps as above; 300 ns a step and
+                 * 5000 ns an operation more */
+                reduce(&j, 0, 32768, 6 * 33768 + 6 * 300 + 5000);
+                reduce(&j, 1, 32768, ALONE_NS + 2 * 300 + 5000);
+                job_hint(&j, i);
+            }
+            job_rank_end(&j);
+            if (!plan && r == 3)
+                JOB_MUST(crystal_graph_build(j.dir, &job_err));
+        }
+    p = composed(&j);
+    CHECK_EQ(crystal_profile_head(p)->overhead_ns, 300);
+    CHECK_EQ(crystal_profile_head(p)->op_overhead_ns, 5000);
+    CHECK_EQ(crystal_profile_head(p)->overhead_sample_count, 2 + 4);
+    /* the ring of two is bound by the NIC, so only its last message's cost shows */
+    CHECK_EQ(crystal_profile_iteration(p, 2)->mean_ns,
+             6 * 33768 + 6 * 300 + 5000 + ALONE_NS + 300 + 5000);
+    crystal_profile_close(p);
+    job_end(&j);
+}
+
 static void refuse(const struct job *j, const char *part)
 {
     struct crystal_error err = {0};
@@ -328,6 +364,7 @@ int main(void)
     CHECK_RUN(spreads);
     CHECK_RUN(measures_and_composes);
     CHECK_RUN(waits_may_differ);
+    CHECK_RUN(tells_messages_from_operations);
     CHECK_RUN(borrows_from_capture);
     CHECK_RUN(refuses_what_does_not_fit);
     CHECK_RUN(refuses_every_cut);

@@ -114,7 +114,7 @@ static void agrees_with_messages(void)
                 for (size_t s = 0; s < 4; s++)
                     for (int loops = 1; loops <= 3; loops++) {
                         struct crystal_transfer_wire wire = {1000000000, latencies[l],
-                                                             700, 1};
+                                                             700, 1, 0};
                         /* whole chunks of 2 MiB or 512 KiB, in floats */
                         uint64_t chunk = f < 3 ? 1 << 19 : 1 << 17;
                         struct crystal_transfer_op op = {
@@ -131,7 +131,7 @@ static void agrees_for_small_tensors(void)
     for (uint32_t n = 2; n <= RANKS_MAX; n++)
         for (size_t f = 0; f < 3; f++)
             for (uint64_t spread = 0; spread < 100000000; spread = 10 * spread + 1000) {
-                struct crystal_transfer_wire wire = {125000000, 20000, 0, 1};
+                struct crystal_transfer_wire wire = {125000000, 20000, 0, 1, 0};
                 struct crystal_transfer_op op = {ring_funcs[f], n, 0,
                                                  16384 * (f == 0 ? n : 1), 4};
 
@@ -144,7 +144,7 @@ static void is_close_for_odd_sizes(void)
 {
     for (int i = 0; i < 3000; i++) {
         uint32_t n = 2 + (uint32_t)next_random(RANKS_MAX - 1);
-        struct crystal_transfer_wire wire = {1000000000, next_random(200000), 0, 1};
+        struct crystal_transfer_wire wire = {1000000000, next_random(200000), 0, 1, 0};
         struct crystal_transfer_op op = {ring_funcs[next_random(5)], n,
                                          (uint32_t)next_random(n),
                                          1 + next_random(3000000), 4};
@@ -157,7 +157,7 @@ static void is_close_for_odd_sizes(void)
 
 static void exact_forms(void)
 {
-    struct crystal_transfer_wire wire = {1000000000, 1000, 0, 1};
+    struct crystal_transfer_wire wire = {1000000000, 1000, 0, 1, 0};
     struct crystal_transfer_op op = {CRYSTAL_FUNC_ALLREDUCE, 2, 0, 32768, 4};
     uint64_t arrive[4] = {0, 0, 0, 0}, ends[4], scratch[8];
 
@@ -187,7 +187,7 @@ static void exact_forms(void)
 
 static void a_late_rank_delays_those_behind_it(void)
 {
-    struct crystal_transfer_wire wire = {0, 10, 0, 1};
+    struct crystal_transfer_wire wire = {0, 10, 0, 1, 0};
     struct crystal_transfer_op op = {CRYSTAL_FUNC_BROADCAST, 4, 1, 100, 4};
     uint64_t arrive[4] = {0, 0, 0, 500}, ends[4], scratch[8];
 
@@ -206,7 +206,7 @@ static void a_late_rank_delays_those_behind_it(void)
 
 static void point_to_point(void)
 {
-    struct crystal_transfer_wire wire = {1000000000, 5000, 300, 1};
+    struct crystal_transfer_wire wire = {1000000000, 5000, 300, 1, 0};
 
     CHECK_EQ(crystal_transfer_send_ns(&wire, 4000), 0);
     CHECK_EQ(crystal_transfer_recv_ns(&wire, 4000), 4000 + 5300);
@@ -221,7 +221,7 @@ static void point_to_point(void)
 
 static void stars(void)
 {
-    struct crystal_transfer_wire wire = {1000000000, 50, 0, 1};
+    struct crystal_transfer_wire wire = {1000000000, 50, 0, 1, 0};
     struct crystal_transfer_op op = {CRYSTAL_FUNC_ALLTOALL, 3, 0, 250, 4};
     uint64_t arrive[3] = {10, 20, 30}, ends[3], scratch[6];
 
