@@ -4,6 +4,7 @@
 #include "commands/commands.h"
 #include "commands/show.h"
 
+#include "runtime/graph_build.h"
 #include "runtime/log.h"
 
 #include <getopt.h>

@@ -13,7 +13,7 @@
 #include "replay/measure.h"
 #include "replay/overhead.h"
 #include "runtime/filehead.h"
-#include "runtime/graph.h"
+#include "runtime/graph_build.h"
 #include "runtime/iteration.h"
 #include "runtime/layout.h"
 #include "runtime/log.h"

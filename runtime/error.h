@@ -9,6 +9,10 @@
 
 #define CRYSTAL_ERROR_TEXT_BYTES 512
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 struct crystal_error {
     int code;                            /* positive errno, 0 = no error */
     char text[CRYSTAL_ERROR_TEXT_BYTES]; /* zero-terminated, cut where too long */
@@ -25,5 +29,9 @@ void crystal_error_prefix(struct crystal_error *err, const char *format, ...)
 
 /* The sentence, or "unknown error" where err is NULL or empty. Borrowed from err. */
 const char *crystal_error_text(const struct crystal_error *err);
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif

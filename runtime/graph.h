@@ -2,16 +2,21 @@
  *
  * File: crystal_filehead (magic "CRYGRAPH"), then the sections that graph.c draws. Read
  * through mmap; every index and length is checked once in crystal_graph_open, after
- * which the accessors need no checks. The header of the one public library,
- * libcrystal-graph. All functions are thread-safe for readers.
+ * which the accessors need no checks. The header of the one public library: installed
+ * as <crystal/graph.h>, linked with -lcrystal-graph, for C and C++. All functions are
+ * thread-safe for readers.
  */
 #ifndef CRYSTAL_GRAPH_H
 #define CRYSTAL_GRAPH_H
 
 #include "runtime/error.h"
-#include "runtime/trace.h"
+#include "runtime/op.h"
 
 #include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
 
 #define CRYSTAL_GRAPH_MAGIC   "CRYGRAPH"
 #define CRYSTAL_GRAPH_VERSION 1
@@ -101,13 +106,8 @@ void crystal_graph_stat(const struct crystal_graph *g, struct crystal_graph_stat
 uint64_t crystal_graph_hash(const struct crystal_graph *g);
 /* Identity of the traces it was made from. */
 uint64_t crystal_graph_parent(const struct crystal_graph *g);
-/* Checks that job.graph was made from the traces that now lie in job_dir/ranks; -ESTALE
- * with the stage to run again where not. */
-int crystal_graph_check_parent(const struct crystal_graph *g, const char *job_dir,
-                               struct crystal_error *err);
-
-/* Builds job.graph from ranks/ *.trace, ranks/ *.payload, comms.tab and layout.yaml of
- * a job directory. */
-int crystal_graph_build(const char *job_dir, struct crystal_error *err);
+#ifdef __cplusplus
+}
+#endif
 
 #endif

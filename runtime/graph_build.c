@@ -8,7 +8,7 @@
  */
 #include "config.h"
 
-#include "runtime/graph.h"
+#include "runtime/graph_build.h"
 
 #include "runtime/filehead.h"
 #include "runtime/graph_comms.h"

@@ -8,6 +8,8 @@
 #ifndef CRYSTAL_NCCL_ABI_H
 #define CRYSTAL_NCCL_ABI_H
 
+#include "runtime/op.h"
+
 #include <limits.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -95,23 +97,6 @@ typedef struct {
     unsigned int version;
     float estimatedTime;
 } ncclSimInfo_t;
-
-/* Functions of one communication call, in traces, messages, the board and schedules.
- * Frozen numbers. */
-enum crystal_func {
-    CRYSTAL_FUNC_NONE = 0,
-    CRYSTAL_FUNC_BROADCAST = 1,
-    CRYSTAL_FUNC_REDUCE = 2,
-    CRYSTAL_FUNC_ALLGATHER = 3,
-    CRYSTAL_FUNC_REDUCESCATTER = 4,
-    CRYSTAL_FUNC_ALLREDUCE = 5,
-    CRYSTAL_FUNC_SEND = 6,
-    CRYSTAL_FUNC_RECV = 7,
-    CRYSTAL_FUNC_ALLTOALL = 8,
-    CRYSTAL_FUNC_GATHER = 9,
-    CRYSTAL_FUNC_SCATTER = 10,
-    CRYSTAL_FUNC_COUNT = 11
-};
 
 /* Bytes of one element; 0 for a value outside the enum. */
 static inline size_t crystal_dtype_bytes(unsigned dtype)

@@ -4,6 +4,7 @@
 #ifndef CRYSTAL_TESTS_JOB_H
 #define CRYSTAL_TESTS_JOB_H
 
+#include "runtime/graph_build.h"
 #include "runtime/layout.h"
 #include "runtime/payload.h"
 #include "runtime/trace.h"
