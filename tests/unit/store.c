@@ -178,7 +178,7 @@ static void many_keys_at_once(void)
     request_u64(&r, 3);
     for (int i = 0; i < 3; i++) {
         request_text(&r, keys[i]);
-        request_bytes(&r, "v0v1v2" + 2 * i, 2);
+        request_bytes(&r, &"v0v1v2"[2 * i], 2);
     }
     (void)request_send(&r, fd);
     free(r.data);
