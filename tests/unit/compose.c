@@ -346,6 +346,36 @@ static void refuses_every_cut(void)
     job_end(&j);
 }
 
+/* The bytes of version 1 are frozen: the golden file is still read.
+ * CRYSTAL_TEST_UPDATE=1 writes it anew. */
+static void golden(void)
+{
+    const char *srcdir = getenv("CRYSTAL_SRCDIR");
+    struct crystal_profile *p;
+    char path[4096];
+
+    (void)snprintf(path, sizeof path, "%s/tests/data/profile-v1",
+                   srcdir ? srcdir : ".");
+    if (getenv("CRYSTAL_TEST_UPDATE")) {
+        char command[4400];
+        struct job j;
+
+        capture(&j);
+        plan(&j);
+        crystal_profile_close(composed(&j));
+        (void)snprintf(command, sizeof command, "cp '%s/job.profile' '%s'", j.dir,
+                       path);
+        JOB_MUST(system(command) != 0);
+        job_end(&j);
+    }
+    p = crystal_profile_open(path, &job_err);
+    JOB_MUST(!p);
+    CHECK_EQ(crystal_profile_head(p)->overhead_ns, 700);
+    CHECK_EQ(crystal_profile_rep(p, 1)->lrank, 1);
+    CHECK_EQ(crystal_profile_iteration(p, 3)->p90_ns, 12000 + 2 * (ALONE_NS + 700));
+    crystal_profile_close(p);
+}
+
 static void spreads(void)
 {
     uint64_t values[] = {10, UINT64_MAX, 3, 1, 2, 4, 5, 6, 7, 8, 9}, mean, p10, p90;
@@ -368,5 +398,6 @@ int main(void)
     CHECK_RUN(borrows_from_capture);
     CHECK_RUN(refuses_what_does_not_fit);
     CHECK_RUN(refuses_every_cut);
+    CHECK_RUN(golden);
     return check_end();
 }
