@@ -9,6 +9,8 @@
 
 #include "replay/driver_internal.h"
 
+#include "runtime/nccl_names.h"
+
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -209,7 +211,9 @@ static bool coll_tell(struct crystal_driver *d, struct dr_comm *dc,
     if (!atomic_load_explicit(&slot->described, memory_order_acquire))
         return false;
     in = expected(dc, seq);
-    if (in && (in->func != slot->func || in->dtype != slot->dtype)) {
+    /* what is only moved may be told as bytes, whatever its type */
+    if (in && (in->func != slot->func ||
+               (crystal_func_reduces(in->func) && in->dtype != slot->dtype))) {
         dr_set_free(d, CRYSTAL_BOARD_FINISHED);
         publish(d, dc, slot, NULL);
         return true;
