@@ -190,17 +190,18 @@ static void deviations(const struct report *r, FILE *out)
     fprintf(out, "\nWhere this run differs from the real job:\n");
     if (r->standin_ops)
         fprintf(out,
-                "- %" PRIu64 " operations (%s) met stand-ins of virtual ranks' data: "
+                "- %" PRIu64 " operation%s (%s) met stand-ins of virtual ranks' data: "
                 "reductions\n  the neutral element, gathers the sandbox's own block, "
                 "messages a recorded or\n  zero payload. Times do not depend on it, "
                 "losses do.\n",
-                r->standin_ops, size_text(r->standin_bytes, bytes));
+                r->standin_ops, r->standin_ops == 1 ? "" : "s",
+                size_text(r->standin_bytes, bytes));
     if (r->late_count)
         fprintf(out,
                 "- %" PRIu64
                 " messages came later than the timeline said, by %.3f ms at "
                 "most:\n  this machine was too busy.\n",
-                r->late_count, ms(r->late_max_ns));
+                r->late_count, r->late_count == 1 ? "" : "s", ms(r->late_max_ns));
     if (strcmp(r->timeline, "stuck") == 0)
         fprintf(out, "- Sandbox ranks waited for virtual ranks that never came; from "
                      "then on these\n  answered at once. Times behind that are not the "
