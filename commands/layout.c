@@ -382,7 +382,9 @@ static int write_layout(const char *path, const struct crystal_layout *l,
 
     if (!dir)
         return -EINVAL;
-    code = crystal_jobdir_file(dir, file, sizeof file, err, "layout.yaml");
+    code = crystal_jobdir_lock(dir, err); /* not under a running job */
+    if (!code)
+        code = crystal_jobdir_file(dir, file, sizeof file, err, "layout.yaml");
     if (!code)
         code = crystal_layout_write(file, l, err);
     crystal_jobdir_close(dir);

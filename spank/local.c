@@ -25,7 +25,6 @@
 #include <signal.h>
 #include <unistd.h>
 
-#define SELF       "/proc/self/exe"
 #define REEXEC_ENV "CRYSTAL_REEXEC"
 enum { EXIT_USAGE = 2 };
 
@@ -129,6 +128,14 @@ static int command_ask(struct command *c, bool for_step, bool write)
     return crystal_ask_layout(&ask, &c->request);
 }
 
+/* Where more options can be put: before the program and the "--" in front of it. */
+static int options_end(const struct command *c)
+{
+    int end = c->program;
+
+    return end > 1 && strcmp(c->self.v[end - 1], "--") == 0 ? end - 1 : end;
+}
+
 static void add_shape(const struct crystal_request *r, struct crystal_argv *out)
 {
     crystal_argv_add(out, "--nodes=%u", r->node_count);
@@ -168,7 +175,8 @@ static bool is_reexec(void)
 static int rewrite_allocator(struct command *c)
 {
     struct crystal_argv argv = {0};
-    int code = command_check(c), end = c->program;
+    char self[PATH_MAX];
+    int code = command_check(c), end = options_end(c);
 
     if (code == 0)
         code = command_ask(c, false, false);
@@ -183,12 +191,10 @@ static int rewrite_allocator(struct command *c)
     }
     for (int i = 0; i < c->request.notices.count; i++)
         dprintf(2, "crystal: %s\n", c->request.notices.v[i]);
-    if (end > 1 && strcmp(c->self.v[end - 1], "--") == 0)
-        end--;
     crystal_argv_add_range(&argv, &c->self, 0, end);
     add_shape(&c->request, &argv);
     crystal_argv_add_range(&argv, &c->self, end, c->self.count);
-    code = become(SELF, &argv);
+    code = become(crystal_process_self(self, sizeof self), &argv);
     crystal_argv_fini(&argv);
     return code;
 }
@@ -244,7 +250,7 @@ static int rewrite_to_salloc(struct command *c)
 {
     struct crystal_argv argv = {0};
     char salloc[PATH_MAX], srun[PATH_MAX], pid[16];
-    int code = command_ask(c, true, false);
+    int code = command_ask(c, true, false), end = options_end(c);
 
     if (code)
         return code;
@@ -256,7 +262,9 @@ static int rewrite_to_salloc(struct command *c)
     crystal_srun_line_add_allocation(&c->line, &argv);
     add_shape(&c->request, &argv);
     crystal_argv_add(&argv, "%s", srun);
-    crystal_argv_add_range(&argv, &c->self, 1, c->self.count);
+    crystal_argv_add_range(&argv, &c->self, 1, end);
+    add_shape(&c->request, &argv); /* or srun would warn about the user's -N */
+    crystal_argv_add_range(&argv, &c->self, end, c->self.count);
     translate_environment();
     snprintf(pid, sizeof pid, "%d", (int)getpid());
     if (setenv(CRYSTAL_SALLOC_ENV, pid, 1) < 0)

@@ -27,6 +27,16 @@ uint64_t crystal_process_now_ms(void)
     return (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
 }
 
+const char *crystal_process_self(char *out, size_t out_bytes)
+{
+    ssize_t bytes = readlink("/proc/self/exe", out, out_bytes - 1);
+
+    out[bytes > 0 ? bytes : 0] = '\0';
+    if (bytes <= 0 || (size_t)bytes == out_bytes - 1 || access(out, X_OK) < 0)
+        snprintf(out, out_bytes, "/proc/self/exe");
+    return out;
+}
+
 void crystal_process_reset_signals(void)
 {
     sigset_t none;

@@ -12,6 +12,7 @@
 #include "spank/argv.h"
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 #include <sys/types.h>
 
@@ -56,5 +57,9 @@ void crystal_process_reset_signals(void);
 int crystal_process_pending_signal(void);
 
 uint64_t crystal_process_now_ms(void);
+
+/* The running executable by its own name (as /proc/self/exe it would show as "exe" in
+ * ps), out_bytes long; returns out. */
+const char *crystal_process_self(char *out, size_t out_bytes);
 
 #endif

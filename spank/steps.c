@@ -18,10 +18,10 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
-#define SELF "/proc/self/exe"
 /* A stage failed for a reason of ours; the same number as scrystal's. */
 enum { EXIT_STAGE = 70 };
 enum { START_TIMEOUT_MS = 60000, FINISH_TIMEOUT_MS = 30000 };
@@ -211,8 +211,9 @@ static int start_helper(const struct crystal_steps *s, const char *stage,
                         struct crystal_error *err)
 {
     struct step_env env = {s, stage};
+    char self[PATH_MAX];
     struct crystal_process_spec spec = {
-        .path = SELF,
+        .path = crystal_process_self(self, sizeof self),
         .argv = line,
         .prepare = prepare_step,
         .context = &env,
@@ -373,8 +374,11 @@ static int run_agent_stage(const struct crystal_steps *s, const char *stage,
 {
     struct step_env env = {s, stage};
     struct crystal_argv line = {0};
-    struct crystal_process_spec spec = {
-        .path = SELF, .argv = &line, .prepare = prepare_step, .context = &env};
+    char self[PATH_MAX];
+    struct crystal_process_spec spec = {.path = crystal_process_self(self, sizeof self),
+                                        .argv = &line,
+                                        .prepare = prepare_step,
+                                        .context = &env};
     char title[128];
     int rc, used;
 
@@ -450,7 +454,7 @@ static int start_agents(const struct crystal_steps *s, struct helpers *helpers)
 static int become_program(const struct crystal_steps *s, const struct helpers *helpers)
 {
     struct crystal_argv line = {0};
-    char pids[64];
+    char pids[64], self[PATH_MAX];
 
     snprintf(pids, sizeof pids, "%d,%d,%d", (int)helpers->coord, (int)helpers->agent,
              (int)s->salloc);
@@ -463,7 +467,7 @@ static int become_program(const struct crystal_steps *s, const struct helpers *h
     dprintf(2, "crystal: emulate: %u of %u ranks\n", s->request->task_count,
             s->request->logical_rank_count);
     crystal_process_reset_signals();
-    execv(SELF, line.v);
+    execv(crystal_process_self(self, sizeof self), line.v);
     dprintf(2, "crystal: srun: %s\n", strerror(errno));
     crystal_argv_fini(&line);
     return EXIT_STAGE;
@@ -536,6 +540,20 @@ struct crystal_steps_pids crystal_steps_pids_parse(const char *text)
     return pids;
 }
 
+/* A helper step that has ended before the program: its numbers are missing. One that a
+ * signal ended went with the whole job, which srun has told. */
+static void tell_dead(pid_t pid, const char *name, const char *job_dir)
+{
+    siginfo_t info = {0};
+
+    if (pid && waitid(P_PID, (id_t)pid, &info, WEXITED | WNOHANG | WNOWAIT) == 0 &&
+        info.si_pid == pid && info.si_code == CLD_EXITED && info.si_status < 128)
+        dprintf(2,
+                "crystal: the %s ended before the program, with exit code %d; see "
+                "%s/log\n",
+                name, info.si_status, job_dir);
+}
+
 void crystal_steps_finish(const char *scrystal, const char *job_dir,
                           const struct crystal_steps_pids *pids, time_t start_time)
 {
@@ -543,6 +561,8 @@ void crystal_steps_finish(const char *scrystal, const char *job_dir,
     char path[PATH_MAX], *found = crystal_ask_scrystal_path(scrystal, NULL);
     struct stat st;
 
+    tell_dead(helpers.coord, "coordinator", job_dir);
+    tell_dead(helpers.agent, "agent", job_dir);
     finish(found ? found : "scrystal", job_dir, &helpers);
     free(found);
     snprintf(path, sizeof path, "%s/report.txt", job_dir);

@@ -2,7 +2,7 @@
 # Ctrl-C, SIGTERM, SIGKILL and the time limit, in a stage and in the program.
 # shellcheck source=tests/slurm/lib.sh
 . "${CRYSTAL_SRCDIR:-$(dirname "$0")/../..}/tests/slurm/lib.sh"
-cluster_begin 2
+cluster_begin 2 --cpus 16
 crystal=(--crystal-logical-ranks=64 --crystal-parallel=tp=2,pp=4,dp=8)
 rank=$CRYSTAL_BUILDDIR/tests/slurm/rank
 mark=$work/mark
@@ -62,6 +62,42 @@ for where in stage program; do
         "$(grep -c 'one more within 1 sec' <<<"$out")" 1
     nothing_left "Ctrl-C twice in the $where: nothing is left"
 done
+
+# --- SIGKILL of the coordinator and of a rank
+kill_coordinator() { # JOBNAME
+    local pid
+    pid=$(pgrep -f -- "^[^ ]*scrystal coord --job=$PWD/crystal.$1( |\$)")
+    kill -KILL "$pid"
+}
+begin "SIGKILL of the coordinator in the stage" srun "${crystal[@]}" -J coord-stage "${in_stage[@]}"
+kill_coordinator coord-stage
+end
+is "$name: exit code" "$code" 70
+has "$name: sentence" "$(cat "$work/err")" "crystal: the capture stage failed (exit code 70)"
+nothing_left "$name: nothing is left"
+begin "SIGKILL of the coordinator in the program" srun "${crystal[@]}" -J coord-program \
+    "$rank" sh -c "test \$RANK != 0 || touch $mark; sleep 4"
+kill_coordinator coord-program
+end
+has "$name: sentence" "$(cat "$work/err")" ended before the program
+nothing_left "$name: nothing is left"
+begin "SIGKILL of a rank" srun "${crystal[@]}" -J rank \
+    "$rank" sh -c "test \$RANK != 3 || { touch $mark; sleep 0.5; kill -KILL \$\$; }"
+end
+is "$name: exit code" "$code" 137
+nothing_left "$name: nothing is left"
+
+# --- two jobs at once
+begin "two jobs" srun "${crystal[@]}" -J twice "${in_program[@]}"
+run srun "${crystal[@]}" -J twice "$rank" echo NEVER
+is "two jobs in one job directory: exit code" "$code" 2
+matches "two jobs in one job directory: sentence" "$err" '^crystal: .*crystal.twice.*(use|lock)'
+is "two jobs in one job directory: program" "$out" ""
+run srun "${crystal[@]}" -J other -w "$(squeue -h -o %N)" --oversubscribe "$rank" sh -c 'test $RANK != 7 || echo rank 7'
+is "two jobs on one node" "$code $out" "0 rank 7"
+kill -TERM "$pid"
+end
+nothing_left "two jobs: nothing is left"
 
 # --- SIGKILL of srun in an allocation that goes on: the helper steps end with it
 cat >script <<SCRIPT
