@@ -199,7 +199,7 @@ static void deviations(const struct report *r, FILE *out)
     if (r->late_count)
         fprintf(out,
                 "- %" PRIu64
-                " messages came later than the timeline said, by %.3f ms at "
+                " message%s came later than the timeline said, by %.3f ms at "
                 "most:\n  this machine was too busy.\n",
                 r->late_count, r->late_count == 1 ? "" : "s", ms(r->late_max_ns));
     if (strcmp(r->timeline, "stuck") == 0)
