@@ -491,7 +491,7 @@ void crystal_proxy_each(struct crystal_proxy *proxy,
             .nranks = comm->nranks,
             .real_count = comm->real_count,
             .is_forged = comm->is_forged,
-            .is_open = comm->is_open,
+            .is_open = comm->is_open && !comm->is_left,
             .setup_ns = comm->setup_ns,
             .connect_count = comm->connect_count,
         };

@@ -361,11 +361,23 @@ static void close_connections(struct proxy_comm *comm)
     }
 }
 
+/* A real rank between real ranks has no link here, so nobody tells when it closes. */
+static bool has_unseen_real(struct proxy_comm *comm)
+{
+    for (uint32_t i = 0; i < comm->real_count; i++)
+        if (!proxy_comm_link(comm, i, true) && !proxy_comm_link(comm, i, false))
+            return true;
+    return false;
+}
+
 void proxy_comm_close_if_done(struct proxy_comm *comm)
 {
     if (!comm->is_open || comm->open_count || comm->checkin_flying ||
         comm->checkin_next < comm->nranks)
         return;
+    comm->is_left = true;
+    if (has_unseen_real(comm))
+        return; /* it may still ask for connections: we answer to the end */
     comm->is_open = false;
     close_connections(comm);
     free_arrays(comm);

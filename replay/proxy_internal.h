@@ -121,6 +121,7 @@ struct proxy_comm {
     uint64_t members_hash;
     uint32_t nranks, real_count, link_count, open_count;
     bool is_forged, is_open, is_failed;
+    bool is_left; /* every link was closed by its real rank */
     const struct proxy_layout *layout;
     uint32_t *members; /* lrank by crank; owned, freed when closed */
     uint32_t *order;   /* cranks by ascending lrank; owned; NULL where members ascend */
