@@ -218,6 +218,8 @@ static int open_net(ncclComm_t comm, const ncclConfig_t *config,
     int device_count = 0;
     ncclResult_t result;
 
+    if (hostccl_board_is_aborted(err)) /* from now on we would be told */
+        return -ECONNABORTED;
     comm->plugin = hostccl_plugin_get(err);
     if (!comm->plugin)
         return -ENOENT;
