@@ -92,7 +92,8 @@ int stage_plan(struct stage *stage)
         code = crystal_plan_compose(stage->job_dir, &err);
     if (code)
         return stage_failed(stage, &err);
-    crystal_log(CRYSTAL_LOG_INFO, stage->name, "measured %u of %u ranks, composed %s/job.profile",
+    crystal_log(CRYSTAL_LOG_INFO, stage->name,
+                "measured %u of %u ranks, composed %s/job.profile",
                 layout->sandbox_count, layout->lrank_count, stage->job_dir);
     return 0;
 }
