@@ -10,10 +10,8 @@
 
 #include <hwloc.h>
 
-#define DEVICE_MAX 64
-#define PCI_CLASS_DISPLAY                                      \
-    0x03 /* base class of display controllers: 3-D controllers \
-          */
+#define DEVICE_MAX        64
+#define PCI_CLASS_DISPLAY 0x03 /* base class of 3-D controllers, too */
 #define PCI_VENDOR_NVIDIA 0x10de
 #define PCI_VENDOR_AMD    0x1002
 
