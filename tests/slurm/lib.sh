@@ -12,7 +12,7 @@ set -u
 : "${CRYSTAL_BUILDDIR:=$CRYSTAL_SRCDIR/build}"
 export CRYSTAL_SRCDIR CRYSTAL_BUILDDIR
 cluster=$CRYSTAL_SRCDIR/contrib/cluster/cluster
-test_count=0 test_failed=0 work=''
+test_count=0 test_failed=0 work='' own_pts=''
 
 pass() { test_count=$((test_count + 1)); echo "ok $test_count - $1"; }
 fail() { # NAME DETAIL...
@@ -73,6 +73,7 @@ cluster_end() {
         grep -hE 'error' "$work"/cluster/log/*.log | grep -v pmix | tail -n 20 | sed 's/^/# /'
     fi
     "$cluster" stop "$work/cluster" >&2
+    [ -z "$own_pts" ] || umount /dev/pts
     rm -rf "$work"
     exit "$rest"
 }
@@ -140,10 +141,16 @@ nothing_left() { # NAME
 # Names of the steps that slurmctld's log has seen created, in order.
 step_names() { sed -n 's/.* srun_pid=[0-9]* name=\([^ ]*\) .*/\1/p' "$log"; }
 
+# A bare chroot has no pseudo-terminals; they are mounted until the test ends.
+has_terminals() {
+    script -qec true /dev/null >/dev/null 2>&1 </dev/null && return 0
+    mkdir -p /dev/pts && mount -t devpts -o ptmxmode=0666 devpts /dev/pts && own_pts=1
+}
 # On a terminal of its own: keys are read from standard input. $code, $out.
 run_on_terminal() {
     local line
     printf -v line '%q ' "$@"
+    has_terminals
     timeout --kill-after=5 "${limit:-60}" script -qec "$line" /dev/null >"$work/out" 2>&1
     code=$?
     out=$(cat "$work/out")
