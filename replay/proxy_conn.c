@@ -138,8 +138,12 @@ void proxy_conn_close(struct proxy_conn *conn)
     if (conn->is_dead)
         return;
     conn->is_dead = true;
-    if (conn->fd >= 0)
-        (void)close(conn->fd); /* leaves epoll with it */
+    if (conn->fd >= 0) {
+        /* a child between fork and exec may hold it too: close alone would leave it in
+         * epoll, with a pointer to us */
+        (void)epoll_ctl(proxy->epoll_fd, EPOLL_CTL_DEL, conn->fd, NULL);
+        (void)close(conn->fd);
+    }
     conn->fd = -1;
     bytes_free(&conn->in);
     bytes_free(&conn->out);

@@ -154,10 +154,15 @@ static inline void all_traces_are_sealed(const char *sub)
 /* Sets the paths; a new directory around the job's. */
 static inline int by_hand_begin(char *parent)
 {
-    const char *build = getenv("CRYSTAL_BUILDDIR");
+    const char *build = getenv("CRYSTAL_BUILDDIR"), *asan = getenv("ASAN_OPTIONS");
+    char asan_options[512];
 
     if (!build || !mkdtemp(parent))
         return -1;
+    /* a rank that is to die of a signal must do so under AddressSanitizer, too */
+    (void)snprintf(asan_options, sizeof asan_options, "%s:handle_segv=0",
+                   asan ? asan : "");
+    (void)setenv("ASAN_OPTIONS", asan_options, 1);
     (void)snprintf(job_dir, sizeof job_dir, "%s/job", parent);
     (void)snprintf(scrystal, sizeof scrystal, "%s/scrystal", build);
     (void)snprintf(program, sizeof program, "%s/tests/programs/ncclprog", build);
