@@ -167,7 +167,8 @@ static void emulate_as_slurm_runs_it(void)
                 "  while IFS= read -r line; do export \"$line\"; done <%s\n"
                 "  RANK=$r CRYSTAL_LRANK=$r exec %s --tp 2 --pp 2 --iterations 3 %s\n"
                 ") & tasks=\"$tasks $!\"; done\n"
-                "for t in $tasks; do wait $t; echo task code $?; done\n"
+                "for t in $tasks; do wait $t; codes=\"$codes $?\"; done\n"
+                "echo task codes$codes\n"
                 "%s coord --job %s --finish; echo finish code $?\n"
                 "wait $agent; echo agent code $?; wait $coord; echo coord code $?\n",
                 scrystal, job_dir, job_dir, scrystal, job_dir, path, path, program,
@@ -176,7 +177,7 @@ static void emulate_as_slurm_runs_it(void)
     CHECK_EQ(stat(path, &st), 0);
     CHECK_EQ(st.st_mode & 0777, 0600);
     CHECK_EQ(finish(pid), 0);
-    CHECK_HAS(output, "task code 0\ntask code 0\ntask code 0\ntask code 0\n");
+    CHECK_HAS(output, "task codes 0 0 0 0\n");
     CHECK_HAS(output, "finish code 0\nagent code 0\ncoord code 0\n");
     nothing_is_left();
     runs_are_sealed("runs/003");
