@@ -6,12 +6,18 @@
 #include "replay/hostccl/gather.h"
 #include "replay/hostccl/service.h"
 #include "replay/hostccl/socket.h"
+#include "runtime/loop.h"
 
 #include <errno.h>
+#include <poll.h>
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
 #include <unistd.h>
+
+/* A neighbour that closed may have sent what we wait for just before. */
+#define GONE_NS 2000000000U
 
 struct hostccl_bootstrap {
     uint32_t nranks, crank;
@@ -324,12 +330,46 @@ int hostccl_bootstrap_send(struct hostccl_bootstrap *b, uint32_t crank, int32_t 
     return result;
 }
 
+/* Has a neighbour in the ring closed its end? */
+static bool is_ring_broken(const struct hostccl_bootstrap *b)
+{
+    struct pollfd fds[2] = {{.fd = b->next_fd, .events = POLLRDHUP},
+                            {.fd = b->prev_fd, .events = POLLRDHUP}};
+
+    return poll(fds, 2, 0) > 0;
+}
+
+int hostccl_bootstrap_check(struct hostccl_bootstrap *b, uint64_t *broken_ns,
+                            struct crystal_error *err)
+{
+    uint64_t now = crystal_now_ns();
+
+    if (atomic_load_explicit(b->abort, memory_order_acquire))
+        return crystal_error_set(err, ECANCELED, "the communicator was aborted");
+    if (!is_ring_broken(b))
+        return 0;
+    if (!*broken_ns)
+        *broken_ns = now;
+    if (now - *broken_ns < GONE_NS)
+        return 0;
+    return crystal_error_set(err, ECONNRESET, "a neighbour in the ring left");
+}
+
 int hostccl_bootstrap_recv(struct hostccl_bootstrap *b, uint32_t crank, int32_t tag,
                            void *data, uint32_t max, uint32_t *ret_bytes,
                            struct crystal_error *err)
 {
-    return hostccl_mailbox_wait(b->box, (int32_t)crank, tag, data, max, ret_bytes,
-                                b->abort, err);
+    uint64_t broken_ns = 0;
+    int result;
+
+    while (!(result = hostccl_mailbox_wait(b->box, (int32_t)crank, tag, data, max,
+                                           ret_bytes)))
+        if ((result = hostccl_bootstrap_check(b, &broken_ns, err)))
+            return result;
+    if (result < 0)
+        return crystal_error_set(err, EPROTO, "rank %u sends %u bytes, expected %u",
+                                 crank, *ret_bytes, max);
+    return 0;
 }
 
 int hostccl_bootstrap_poll(struct hostccl_bootstrap *b, uint32_t crank, int32_t tag,

@@ -44,6 +44,10 @@ int hostccl_bootstrap_send(struct hostccl_bootstrap *b, uint32_t crank, int32_t 
 int hostccl_bootstrap_recv(struct hostccl_bootstrap *b, uint32_t crank, int32_t tag,
                            void *data, uint32_t max, uint32_t *ret_bytes,
                            struct crystal_error *err);
+/* For whoever waits in another way: fails where *abort is set or a neighbour in the
+ * ring has been gone for two seconds. *broken_ns is 0 at first. */
+int hostccl_bootstrap_check(struct hostccl_bootstrap *b, uint64_t *broken_ns,
+                            struct crystal_error *err);
 /* 1: taken, 0: not there yet, negative: longer than max. */
 int hostccl_bootstrap_poll(struct hostccl_bootstrap *b, uint32_t crank, int32_t tag,
                            void *data, uint32_t max, uint32_t *ret_bytes);

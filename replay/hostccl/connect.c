@@ -116,6 +116,7 @@ int hostccl_connect_ring(ncclComm_t comm, struct crystal_error *err)
 {
     uint32_t n = comm->nranks;
     struct timespec pause = {.tv_nsec = POLL_NS};
+    uint64_t broken_ns = 0;
     int result;
 
     comm->ring_prev = hostccl_conn_create(comm, (comm->crank + n - 1) % n, false, err);
@@ -138,8 +139,9 @@ int hostccl_connect_ring(ncclComm_t comm, struct crystal_error *err)
             return sends < 0 ? sends : receives;
         if (sends && receives)
             break;
-        if (atomic_load(&comm->abort))
-            return crystal_error_set(err, ECANCELED, "the communicator was aborted");
+        result = hostccl_bootstrap_check(comm->bootstrap, &broken_ns, err);
+        if (result)
+            return result;
         (void)nanosleep(&pause, NULL); /* woken early is fine */
         if (pause.tv_nsec < POLL_MAX_NS)
             pause.tv_nsec += pause.tv_nsec / 8;

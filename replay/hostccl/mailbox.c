@@ -18,6 +18,8 @@
 #define SIZE_AT     (ENVELOPE_AT + sizeof(struct hostccl_envelope))
 #define DATA_AT     (SIZE_AT + 4)
 
+#define WAIT_NS 100000000L
+
 struct mail {
     struct mail *next;
     struct hostccl_envelope from;
@@ -175,30 +177,20 @@ int hostccl_mailbox_take(struct hostccl_mailbox *box, int32_t crank, int32_t tag
 }
 
 int hostccl_mailbox_wait(struct hostccl_mailbox *box, int32_t crank, int32_t tag,
-                         void *data, uint32_t max, uint32_t *ret_bytes,
-                         const atomic_bool *abort, struct crystal_error *err)
+                         void *data, uint32_t max, uint32_t *ret_bytes)
 {
-    int result;
+    struct timespec until;
+    int result, code = 0;
 
-    pthread_mutex_lock(&box->lock);
-    while (!(result = take(box, crank, tag, data, max, ret_bytes))) {
-        struct timespec until;
-
-        if (abort && atomic_load_explicit(abort, memory_order_acquire)) {
-            result = crystal_error_set(err, ECANCELED, "the communicator was aborted");
-            break;
-        }
-        (void)clock_gettime(CLOCK_MONOTONIC, &until);
-        until.tv_nsec += 100000000;
-        if (until.tv_nsec >= 1000000000) {
-            until.tv_nsec -= 1000000000;
-            until.tv_sec++;
-        }
-        (void)pthread_cond_timedwait(&box->arrived, &box->lock, &until);
+    (void)clock_gettime(CLOCK_MONOTONIC, &until);
+    until.tv_nsec += WAIT_NS;
+    if (until.tv_nsec >= 1000000000) {
+        until.tv_nsec -= 1000000000;
+        until.tv_sec++;
     }
+    pthread_mutex_lock(&box->lock);
+    while (!(result = take(box, crank, tag, data, max, ret_bytes)) && !code)
+        code = pthread_cond_timedwait(&box->arrived, &box->lock, &until);
     pthread_mutex_unlock(&box->lock);
-    if (result == -EMSGSIZE)
-        return crystal_error_set(err, EPROTO, "rank %d sends %u bytes, expected %u",
-                                 crank, *ret_bytes, max);
-    return result < 0 ? result : 0;
+    return result;
 }

@@ -8,7 +8,6 @@
 #include "replay/hostccl/wire.h"
 #include "runtime/error.h"
 
-#include <stdatomic.h>
 #include <stddef.h>
 
 /* Serves a root on listen_fd (taken over, closed when every rank has been answered). */
@@ -28,10 +27,9 @@ void hostccl_mailbox_destroy(struct hostccl_mailbox *box);
  * in *ret_bytes), 0 none yet, -EMSGSIZE it has more than max bytes (and is dropped). */
 int hostccl_mailbox_take(struct hostccl_mailbox *box, int32_t crank, int32_t tag,
                          void *data, uint32_t max, uint32_t *ret_bytes);
-/* Waits for it. */
+/* The same, but waits up to 100 ms for it. */
 int hostccl_mailbox_wait(struct hostccl_mailbox *box, int32_t crank, int32_t tag,
-                         void *data, uint32_t max, uint32_t *ret_bytes,
-                         const atomic_bool *abort, struct crystal_error *err);
+                         void *data, uint32_t max, uint32_t *ret_bytes);
 
 /* Calls fn from the service's thread every period_ns from now on. One such function per
  * process. */

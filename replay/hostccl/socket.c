@@ -103,10 +103,13 @@ int hostccl_listen(const union hostccl_address *own, int *ret_fd,
 {
     union hostccl_address bound = {0};
     socklen_t bytes = sizeof bound;
+    int one = 1;
     int fd = socket(own->any.sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 
     if (fd < 0)
         return crystal_error_set(err, errno, "socket: %s", strerror(errno));
+    /* a port that an old connection still blocks will do */
+    (void)setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
     if (bind(fd, &own->any, address_bytes(own)) || listen(fd, BACKLOG) ||
         getsockname(fd, &bound.any, &bytes)) {
         int code = errno;

@@ -3,16 +3,30 @@
  */
 #include "config.h"
 
+#include "replay/hostccl/bootstrap.h"
+
 #include "tests/check.h"
 #include "tests/hostccl/ranks.h"
 
-#define MS 1000000ULL
+#include <errno.h>
 
 static void pause_ms(long ms)
 {
     struct timespec t = {.tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000};
 
     nanosleep(&t, NULL);
+}
+
+/* Waits until another rank has told (rank 0 of most tests). */
+static void tell(void)
+{
+    atomic_store(&ranks_shared->counter, 1);
+}
+
+static void wait_told(void)
+{
+    while (!atomic_load(&ranks_shared->counter))
+        pause_ms(1);
 }
 
 static int sum_of_ranks(ncclComm_t comm, int value, ncclStream_t stream)
@@ -128,7 +142,6 @@ static void early_receive(int rank, int n)
     ncclStream_t a, b;
     crystal_event_t event;
     int value = rank ? 4711 : 0;
-    uint64_t begin = ranks_now_ns();
 
     RANK_CHECK(crystal_stream_create(&a) == ncclSuccess);
     RANK_CHECK(crystal_stream_create(&b) == ncclSuccess);
@@ -142,11 +155,11 @@ static void early_receive(int rank, int n)
     if (rank == 0) {
         RANK_CHECK(crystal_event_query(event) == ncclInProgress);
         RANK_CHECK(crystal_stream_query(a) == ncclInProgress);
-        RANK_CHECK(ranks_now_ns() - begin < 150 * MS);
+        tell();
         RANK_CHECK(crystal_event_synchronize(event) == ncclSuccess);
         RANK_CHECK(value == 4711 && crystal_stream_query(a) == ncclSuccess);
     } else {
-        pause_ms(200);
+        wait_told();
         RANK_CHECK(ncclSend(&value, 1, ncclInt32, 0, pair, a) == ncclSuccess);
         RANK_CHECK(crystal_stream_synchronize(a) == ncclSuccess);
     }
@@ -255,8 +268,12 @@ static void launch_order(int rank, int n)
                ncclSuccess);
     RANK_CHECK(ncclAllReduce(&first, &second, 1, ncclInt32, ncclSum, comm, b) ==
                ncclSuccess);
-    pause_ms(30);
-    RANK_CHECK(crystal_stream_query(b) == ncclInProgress);
+    pause_ms(10);
+    if (rank == 0) {
+        RANK_CHECK(crystal_stream_query(b) == ncclInProgress);
+        tell();
+    }
+    wait_told();
     if (rank == 1)
         RANK_CHECK(ncclSend(&gate, 1, ncclInt32, 0, slow, c) == ncclSuccess);
     RANK_CHECK(crystal_stream_synchronize(b) == ncclSuccess);
@@ -399,8 +416,11 @@ static void peer_dies(int rank, int n)
     int value = 1;
 
     RANK_CHECK(sum_of_ranks(comm, 1, NULL) == n);
-    if (rank == 1)
+    if (rank == 1) {
+        wait_told();
         _exit(0);
+    }
+    tell();
     RANK_CHECK(ncclAllReduce(&value, &value, 1, ncclInt32, ncclSum, comm, NULL) ==
                ncclSuccess);
     RANK_CHECK(crystal_stream_synchronize(NULL) == ncclRemoteError);
@@ -418,6 +438,30 @@ static void tells_when_a_peer_dies(void)
     CHECK_EQ(ranks_run(2, peer_dies), 0);
 }
 
+/* A rank that dies while communicators are made fails those that wait for it. */
+static void dies_in_bootstrap(int rank, int n)
+{
+    static const atomic_bool no_abort;
+    ncclUniqueId id = ranks_id(0, rank == 0);
+    struct crystal_error err = {0};
+    struct hostccl_bootstrap *b = hostccl_bootstrap_create(
+        &id, 1, (uint32_t)n, (uint32_t)rank, &no_abort, NULL, &err);
+    uint32_t bytes;
+    char byte;
+
+    RANK_CHECK(b != NULL);
+    if (rank == 1)
+        _exit(0);
+    RANK_CHECK(hostccl_bootstrap_recv(b, 1, 5, &byte, 1, &bytes, &err) == -ECONNRESET);
+    RANK_CHECK(strstr(err.text, "a neighbour in the ring left") != NULL);
+    hostccl_bootstrap_destroy(b);
+}
+
+static void ends_waits_of_the_bootstrap(void)
+{
+    CHECK_EQ(ranks_run(3, dies_in_bootstrap), 0);
+}
+
 static void aborted(int rank, int n)
 {
     ncclComm_t comm = ranks_comm(0, rank, n);
@@ -432,10 +476,9 @@ static void aborted(int rank, int n)
         RANK_CHECK(crystal_event_record(event, a) == ncclSuccess);
         pause_ms(20);
         RANK_CHECK(crystal_event_query(event) == ncclInProgress);
-        atomic_store(&ranks_shared->counter, 1);
+        tell();
     }
-    while (!atomic_load(&ranks_shared->counter))
-        pause_ms(1);
+    wait_told();
     RANK_CHECK(ncclCommAbort(comm) == ncclSuccess);
     if (rank == 0)
         RANK_CHECK(crystal_event_synchronize(event) != ncclSuccess);
@@ -478,6 +521,29 @@ static void leaves_work(int rank, int n)
     /* and ends, with a thread in the middle of it */
 }
 
+/* What a rank has given away arrives, though it leaves at once. */
+static void leaves_at_once(int rank, int n)
+{
+    ncclComm_t comm = ranks_comm(0, rank, n);
+    static char big[3 << 20];
+
+    if (rank == 0) {
+        memset(big, 7, sizeof big);
+        RANK_CHECK(ncclSend(big, sizeof big, ncclInt8, 1, comm, NULL) == ncclSuccess);
+    } else {
+        pause_ms(20);
+        RANK_CHECK(ncclRecv(big, sizeof big, ncclInt8, 0, comm, NULL) == ncclSuccess);
+    }
+    RANK_CHECK(crystal_stream_synchronize(NULL) == ncclSuccess);
+    if (rank == 1)
+        RANK_CHECK(big[0] == 7 && big[sizeof big - 1] == 7);
+}
+
+static void sends_before_it_exits(void)
+{
+    CHECK_EQ(ranks_run(2, leaves_at_once), 0);
+}
+
 static void exits_with_work_left(void)
 {
     CHECK_EQ(ranks_run(2, leaves_work), 0);
@@ -499,8 +565,10 @@ int main(void)
     CHECK_RUN(moves_nothing);
     CHECK_RUN(refuses_bad_calls);
     CHECK_RUN(tells_when_a_peer_dies);
+    CHECK_RUN(ends_waits_of_the_bootstrap);
     CHECK_RUN(aborts);
     CHECK_RUN(tells_other_counts);
     CHECK_RUN(exits_with_work_left);
+    CHECK_RUN(sends_before_it_exits);
     return check_end();
 }
