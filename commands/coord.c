@@ -179,14 +179,17 @@ static int serve(const struct options *o)
     }
     raise_file_limit();
     if (crystal_jobdir_lock(dir, &err) == 0) {
-        const struct crystal_coord_config config = {.dir = dir,
-                                                    .report = crystal_report_write,
-                                                    .layout = &layout,
-                                                    .port = o->port,
-                                                    .store_port = o->store_port,
-                                                    .host = o->host,
-                                                    .allow = o->allow,
-                                                    .handle_signals = 1};
+        /* Without virtual ranks there is no plan to report against. */
+        int is_real = layout.sandbox_count == layout.lrank_count;
+        const struct crystal_coord_config config = {
+            .dir = dir,
+            .report = is_real ? NULL : crystal_report_write,
+            .layout = &layout,
+            .port = o->port,
+            .store_port = o->store_port,
+            .host = o->host,
+            .allow = o->allow,
+            .handle_signals = 1};
 
         coord = crystal_coord_create(&config, &err);
     }
