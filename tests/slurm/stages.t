@@ -19,6 +19,8 @@ is "srun: steps in slurmctld's log" "$(step_names | tr '\n' ' ')" \
 matches "srun: progress of capture" "$err" '^crystal: capture: 8 of 64 ranks, 3 iterations \.\.\. [0-9.]+ s$'
 matches "srun: progress of plan" "$err" '^crystal: plan: 8 of 64 ranks, 3 iterations \.\.\. [0-9.]+ s$'
 matches "srun: progress of emulate" "$err" '^crystal: emulate: 8 of 64 ranks$'
+matches "srun: report" "$err" "^crystal: report: $PWD/crystal.first/report.txt\$"
+matches "srun: the report is about it" "$(head -n 1 crystal.first/report.txt)" '^first: 64 ranks on 8: '
 nothing_left "srun: nothing is left"
 
 # --- a second run skips what is current, and says so
