@@ -123,6 +123,23 @@ static void prepare_step(void *context)
 
 /* --- command lines --- */
 
+/* Agents and program must meet on the same nodes: the first ones of the job, unless the
+ * user has chosen. */
+static void add_nodelist(const struct crystal_steps *s, struct crystal_argv *out)
+{
+    uint32_t wanted = s->request->node_count;
+    const char *end = s->nodes;
+
+    if (!s->nodes || crystal_srun_line_get(s->line, "nodelist") ||
+        crystal_srun_line_get(s->line, "nodefile") ||
+        crystal_srun_line_get(s->line, "exclude"))
+        return;
+    for (; *end; end++)
+        if (*end == ',' && --wanted == 0)
+            break;
+    crystal_argv_add(out, "--nodelist=%.*s", (int)(end - s->nodes), s->nodes);
+}
+
 /* srun [what the user's step shares] [what makes it our step]; the command comes behind
  * it */
 static void step_line(const struct crystal_steps *s, const char *step, uint32_t nodes,
@@ -160,6 +177,7 @@ static void agent_line(const struct crystal_steps *s, const char *step,
                        const char *stage, bool with_program, struct crystal_argv *out)
 {
     step_line(s, step, s->request->node_count, true, with_program, out);
+    add_nodelist(s, out);
     crystal_argv_add(out, "%s", s->scrystal);
     crystal_argv_add(out, "agent");
     crystal_argv_add(out, "--job");
@@ -192,6 +210,7 @@ static void program_line(const struct crystal_steps *s, struct crystal_argv *out
     crystal_argv_add(out, "--ntasks=%u", r->task_count);
     crystal_argv_add(out, "--ntasks-per-node=%u", r->tasks_per_node);
     crystal_argv_add(out, "--distribution=block");
+    add_nodelist(s, out);
     if (s->with_gres)
         crystal_argv_add(out, "--gres=%s", r->gres_per_node);
     if (s->cpus_per_node && s->cpus_per_node < r->tasks_per_node)
@@ -226,11 +245,29 @@ static int start_helper(const struct crystal_steps *s, const char *stage,
     return rc;
 }
 
+/* Prints what a helper step that did not come up has written for the user; false =
+ * nothing. srun's own lines stay in the file. */
+static bool show_log(const char *path)
+{
+    FILE *file = path ? fopen(path, "re") : NULL;
+    char line[1024];
+    bool any = false;
+
+    while (file && fgets(line, sizeof line, file))
+        if (starts_with(line, "crystal: ")) {
+            dprintf(2, "%s", line);
+            any = true;
+        }
+    if (file)
+        fclose(file);
+    return any;
+}
+
 /* Waits until path is another file than before (before->st_ino = 0: until it is
- * there), as long as the helper runs and no signal comes. 0, or the exit code to end
- * with. */
+ * there), as long as the helper runs and no signal comes. log is where the helper
+ * writes, NULL = to us. 0, or the exit code to end with. */
 static int wait_for_file(const char *path, const struct stat *before, pid_t *helper,
-                         const char *step)
+                         const char *step, const char *log)
 {
     static const struct timespec pause = {0, 20 * 1000 * 1000};
     uint64_t deadline_ms = crystal_process_now_ms() + START_TIMEOUT_MS;
@@ -245,8 +282,9 @@ static int wait_for_file(const char *path, const struct stat *before, pid_t *hel
             return 0;
         if (crystal_process_wait(*helper, 0, &code)) {
             *helper = 0;
-            dprintf(2, "crystal: %s: ended with exit code %d before it was ready\n",
-                    step, code);
+            if (!show_log(log))
+                dprintf(2, "crystal: %s: ended with exit code %d before it was ready\n",
+                        step, code);
             return code ? code : EXIT_STAGE;
         }
         number = crystal_process_pending_signal();
@@ -310,25 +348,12 @@ static void coordinator_line(const struct crystal_steps *s, struct crystal_argv 
         crystal_argv_add(out, "--store-port=%u", store_port(s->request));
 }
 
-/* What the coordinator has to say before it serves is for the user. */
-static void show_log(const char *path)
-{
-    char line[1024];
-    FILE *file = fopen(path, "re");
-
-    while (file && fgets(line, sizeof line, file))
-        dprintf(2, "%s", line);
-    if (file)
-        fclose(file);
-}
-
 static int start_coordinator(const struct crystal_steps *s, struct helpers *helpers)
 {
     struct crystal_error err = {0};
     struct crystal_argv line = {0};
     struct stat before = {0};
     char path[PATH_MAX], log[PATH_MAX];
-    int code;
 
     path_in(s, path, "log");
     if (mkdir(path, 0700) < 0 && errno != EEXIST) {
@@ -342,10 +367,7 @@ static int start_coordinator(const struct crystal_steps *s, struct helpers *help
     coordinator_line(s, &line);
     if (start_helper(s, NULL, &line, log, &helpers->coord, &err) < 0)
         return say("coordinator", &err, EXIT_STAGE);
-    code = wait_for_file(path, &before, &helpers->coord, "coordinator");
-    if (code)
-        show_log(log);
-    return code;
+    return wait_for_file(path, &before, &helpers->coord, "coordinator", log);
 }
 
 /* One stage in the foreground. spec->argv is freed. */
@@ -434,7 +456,7 @@ static int start_agents(const struct crystal_steps *s, struct helpers *helpers)
     for (uint32_t node = 0; code == 0 && node < s->request->node_count; node++) {
         snprintf(name, sizeof name, "agent.%u.env", node);
         path_in(s, path, name);
-        code = wait_for_file(path, &absent, &helpers->agent, "agent");
+        code = wait_for_file(path, &absent, &helpers->agent, "agent", NULL);
         if (code)
             break;
         snprintf(name, sizeof name, "agent.%u.spank", node);
