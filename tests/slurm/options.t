@@ -81,7 +81,7 @@ if ${CC:-cc} -shared -fPIC -o "$work/dump.so" "$work/dump.c" 2>"$work/err"; then
         FILENAME ~ /salloc$/ { salloc[$1] = 1; next }
         !($1 in value) { print $1, "is unknown"; next }
         value[$1] != $2 && !(value[$1] == 2 && $2 == 0) { print $1, "takes", $2 }
-        step[$1] != !($1 in salloc) { print $1, "step option:", !($1 in salloc) }' \
+        !step[$1] && !($1 in salloc) { print $1, "is no option of salloc" }' \
         "$work/table" "$work/salloc" "$work/srun")
     is "the option table follows srun and salloc" "$drift" ""
 else
