@@ -13,7 +13,7 @@
 
 #include "replay/board.h"
 #include "replay/net_payload.h"
-#include "replay/ring_schedule.h"
+#include "runtime/ring_schedule.h"
 #include "replay/virtual_time.h"
 #include "runtime/error.h"
 

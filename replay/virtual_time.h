@@ -24,7 +24,7 @@
 #ifndef CRYSTAL_VIRTUAL_TIME_H
 #define CRYSTAL_VIRTUAL_TIME_H
 
-#include "replay/ring_schedule.h"
+#include "runtime/ring_schedule.h"
 #include "replay/wire.h"
 
 #include <stdint.h>

@@ -1,7 +1,7 @@
 /* Ring collectives with the steps of NCCL's ring kernels.
  *
- * A loop of the schedule (replay/ring_schedule.h) is a row of primitives, one per chunk
- * step and one more: the first only sends, the last only receives, those between
+ * A loop of the schedule (runtime/ring_schedule.h) is a row of primitives, one per
+ * chunk step and one more: the first only sends, the last only receives, those between
  * receive and send. They are done in order, slice by slice, each when its message has
  * arrived and staging memory for the next hop is free:
  *
