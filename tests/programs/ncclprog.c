@@ -31,38 +31,17 @@
  */
 #include "config.h"
 
-#include "runtime/crystal_stream.h"
-#include "runtime/env.h"
+#include "tests/programs/nccl_program.h"
 
-#include "tests/unit/store_client.h"
-
-#include <dlfcn.h>
 #include <getopt.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 #define MICROBATCHES_MAX 64
-
-static struct api {
-#define NCCL_API(type, name, proto, args) type(*name) proto;
-#include "runtime/nccl_api.def"
-#undef NCCL_API
-    ncclResult_t (*stream_create)(ncclStream_t *);
-    ncclResult_t (*stream_synchronize)(ncclStream_t);
-    ncclResult_t (*stream_wait_event)(ncclStream_t, crystal_event_t);
-    ncclResult_t (*event_create)(crystal_event_t *);
-    ncclResult_t (*event_destroy)(crystal_event_t);
-    ncclResult_t (*event_record)(crystal_event_t, ncclStream_t);
-    ncclResult_t (*event_synchronize)(crystal_event_t);
-    ncclResult_t (*event_query)(crystal_event_t);
-    void (*hint)(void);
-} nccl;
-
-struct group {
-    ncclComm_t comm;
-    int size, crank;
-};
 
 static struct options {
     int iterations, compute_us, elements, tp, pp, microbatches, fail_rank, fail_at;
@@ -78,154 +57,30 @@ static struct options {
              .pattern = "int,1f1b,allgather,allreduce,alltoall",
              .fail = ""};
 
-static int rank, world_size, dp, tp_at, pp_at, dp_at, store_fd = -1;
+static int dp, tp_at, pp_at, dp_at;
 static struct group world, tp_group, dp_group;
 /* to and from the stage before and the one behind */
 static struct group before_down, before_up, behind_down, behind_up;
 static ncclStream_t stream, recv_forward, recv_backward, send_forward, send_backward;
 
-static void die(const char *what)
-{
-    fprintf(stderr, "rank %d: %s\n", rank, what);
-    exit(1);
-}
-
-#define OK(call) ok(nccl.call, #call)
-
-static void ok(ncclResult_t result, const char *what)
-{
-    if (result == ncclSuccess)
-        return;
-    fprintf(stderr, "rank %d: %.40s: %s: %s\n", rank, what, nccl.GetErrorString(result),
-            nccl.GetLastError(NULL));
-    exit(1);
-}
-
-static void *find(void *handle, const char *name)
-{
-    void *function = dlsym(handle, name);
-
-    if (!function)
-        die(dlerror());
-    return function;
-}
-
-static void load(void)
-{
-    const char *path = getenv(CRYSTAL_ENV_NCCL_LIBRARY);
-    void *handle = path ? dlopen(path, RTLD_NOW | RTLD_LOCAL) : NULL;
-
-    if (!handle)
-        die(path ? dlerror() : CRYSTAL_ENV_NCCL_LIBRARY " is not set");
-#define NCCL_API(type, name, proto, args) \
-    *(void **)&nccl.name = find(handle, "nccl" #name);
-#include "runtime/nccl_api.def"
-#undef NCCL_API
-    *(void **)&nccl.stream_create = find(handle, "crystal_stream_create");
-    *(void **)&nccl.stream_synchronize = find(handle, "crystal_stream_synchronize");
-    *(void **)&nccl.stream_wait_event = find(handle, "crystal_stream_wait_event");
-    *(void **)&nccl.event_create = find(handle, "crystal_event_create");
-    *(void **)&nccl.event_destroy = find(handle, "crystal_event_destroy");
-    *(void **)&nccl.event_record = find(handle, "crystal_event_record");
-    *(void **)&nccl.event_synchronize = find(handle, "crystal_event_synchronize");
-    *(void **)&nccl.event_query = find(handle, "crystal_event_query");
-    *(void **)&nccl.hint = find(handle, "crystal_iteration_hint");
-}
-
-/* --- groups --- */
-
-static void id_through_store(int name, const char *members, int crank, ncclUniqueId *id)
-{
-    char key[64], *text;
-    size_t bytes = 0;
-
-    (void)snprintf(key, sizeof key, "/crystal/group/%d", name);
-    store_set(store_fd, key, members, strlen(members));
-    (void)snprintf(key, sizeof key, "/default_pg/%d//cpu//0", name);
-    if (crank == 0) {
-        OK(GetUniqueId(id));
-        store_set(store_fd, key, id, sizeof *id);
-        return;
-    }
-    text = store_wait_get(store_fd, key, &bytes);
-    if (!text || bytes != sizeof *id)
-        die("no unique id in the store");
-    memcpy(id, text, sizeof *id);
-    free(text);
-}
-
-static void id_through_files(int name, int crank, ncclUniqueId *id)
-{
-    const struct timespec pause = {0, 10000000};
-    char path[512], temporary[600];
-    FILE *file;
-
-    (void)snprintf(path, sizeof path, "%s/id.%d", options.id_dir, name);
-    if (crank == 0) {
-        OK(GetUniqueId(id));
-        (void)snprintf(temporary, sizeof temporary, "%s.tmp", path);
-        file = fopen(temporary, "w");
-        if (!file || fwrite(id, sizeof *id, 1, file) != 1 || fclose(file) != 0 ||
-            rename(temporary, path) != 0)
-            die("cannot write an id file");
-        return;
-    }
-    for (int i = 0; i < 3000; i++) {
-        file = fopen(path, "r");
-        if (file && fread(id, sizeof *id, 1, file) == 1) {
-            (void)fclose(file);
-            return;
-        }
-        (void)nanosleep(&pause, NULL);
-    }
-    die("no id file after 30 s");
-}
-
-/* Members first, first + stride, ... */
-static void make_group(int name, int first, int stride, int size, struct group *ret)
-{
-    char members[4096];
-    ncclUniqueId id;
-    size_t used = 0;
-
-    if (rank < first || (rank - first) % stride || (rank - first) / stride >= size)
-        return; /* counted, but not ours */
-    ret->size = size;
-    ret->crank = (rank - first) / stride;
-    for (int i = 0; i < size && used < sizeof members - 16; i++)
-        used += (size_t)snprintf(members + used, sizeof members - used, "%s%d",
-                                 i ? "," : "", first + i * stride);
-    if (stride == 1 && size > 1)
-        (void)snprintf(members, sizeof members, "%d-%d", first, first + size - 1);
-    if (store_fd >= 0)
-        id_through_store(name, members, ret->crank, &id);
-    else if (options.id_dir)
-        id_through_files(name, ret->crank, &id);
-    else
-        OK(GetUniqueId(&id));
-    OK(CommInitRank(&ret->comm, size, id, ret->crank));
-}
-
 static void make_groups(void)
 {
-    int name = 0, tp = options.tp, pp = options.pp;
+    int tp = options.tp, pp = options.pp;
 
-    make_group(name++, 0, 1, world_size, &world);
+    make_group(0, 1, world_size, &world);
     for (int d = 0; d < dp; d++)
         for (int p = 0; p < pp; p++)
-            make_group(name++, d * pp * tp + p * tp, 1, tp, &tp_group);
+            make_group(d * pp * tp + p * tp, 1, tp, &tp_group);
     for (int p = 0; p < pp; p++)
         for (int t = 0; t < tp; t++)
-            make_group(name++, p * tp + t, pp * tp, dp, &dp_group);
+            make_group(p * tp + t, pp * tp, dp, &dp_group);
     for (int d = 0; d < dp; d++)
         for (int t = 0; t < tp; t++)
             for (int p = 0; p < pp - 1; p++) {
                 int first = d * pp * tp + p * tp + t;
 
-                make_group(name++, first, tp, 2,
-                           rank == first ? &behind_down : &before_down);
-                make_group(name++, first, tp, 2,
-                           rank == first ? &behind_up : &before_up);
+                make_group(first, tp, 2, rank == first ? &behind_down : &before_down);
+                make_group(first, tp, 2, rank == first ? &behind_up : &before_up);
             }
 }
 
@@ -240,25 +95,12 @@ static int has_pattern(const char *name)
 
 static void compute(void)
 {
-    struct timespec pause = {options.compute_us / 1000000,
-                             options.compute_us % 1000000 * 1000L};
-
-    if (options.compute_us)
-        (void)nanosleep(&pause, NULL);
+    sleep_us(options.compute_us);
 }
 
 static float value_of(int iteration, int i)
 {
     return (float)((tp_at + 3 * pp_at + 5 * iteration + i) % 17);
-}
-
-static float *floats(int count)
-{
-    float *memory = calloc((size_t)count, sizeof *memory);
-
-    if (!memory)
-        die("out of memory");
-    return memory;
 }
 
 static double sum_of(const float *values, int count)
@@ -477,13 +319,6 @@ static double iterate(int iteration)
 
 /* --- start --- */
 
-static int number(const char *name, int fallback)
-{
-    const char *text = getenv(name);
-
-    return text ? atoi(text) : fallback;
-}
-
 static void parse(int argc, char **argv)
 {
     static const struct option list[] = {
@@ -513,21 +348,10 @@ static void parse(int argc, char **argv)
     }
 }
 
-static uint64_t now_us(void)
-{
-    struct timespec now;
-
-    (void)clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000000U + (uint64_t)now.tv_nsec / 1000U;
-}
-
 int main(int argc, char **argv)
 {
-    const char *port = getenv("MASTER_PORT");
-
     parse(argc, argv);
-    rank = number("RANK", 0);
-    world_size = number("WORLD_SIZE", 1);
+    program_begin(options.id_dir);
     if (options.tp < 1 || options.pp < 1 || world_size % (options.tp * options.pp) ||
         options.microbatches > MICROBATCHES_MAX)
         die("world size is no multiple of tp x pp");
@@ -535,12 +359,6 @@ int main(int argc, char **argv)
     tp_at = rank % options.tp;
     pp_at = rank / options.tp % options.pp;
     dp_at = rank / options.tp / options.pp;
-    load();
-    if (port && !options.id_dir) {
-        store_fd = store_connect((uint16_t)atoi(port));
-        if (store_fd < 0)
-            die("cannot reach the store at MASTER_PORT");
-    }
     make_groups();
     OK(stream_create(&stream));
     OK(stream_create(&recv_forward));
