@@ -25,7 +25,7 @@
 struct crystal_graph;
 struct crystal_run_writer;
 struct crystal_lines;
-struct crystal_payload_table;
+struct crystal_records;
 
 /* The process. Made at the first init of either plugin and kept to its end. */
 struct crystal_net_module {
@@ -55,8 +55,8 @@ struct crystal_net_comm {
     _Atomic int is_plain; /* it was not on the board when its first operation began */
     struct crystal_ops ops;
     struct crystal_lines *lines; /* with board: delay lines that end here; owned */
-    struct crystal_payload_table *payload; /* with board and graph; owned */
-    pthread_mutex_t lock;                  /* making of pairs */
+    struct crystal_records *records; /* with board and graph; owned */
+    pthread_mutex_t lock;            /* making of pairs */
     _Atomic uint32_t *pairs; /* with board: per peer the pair for sends, then those for
                                 receives, plus 1; 0 = none yet; owned */
 };

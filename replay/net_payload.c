@@ -6,44 +6,19 @@
 #include "replay/net.h"
 #include "runtime/graph.h"
 #include "runtime/log.h"
+#include "runtime/nccl_names.h"
 
 #include <errno.h>
-#include <stdlib.h>
+#include <stdio.h>
 #include <string.h>
-
-/* What this rank recorded of each collective of a communicator, by number. */
-struct crystal_payload_table {
-    uint32_t graph_comm;
-    uint64_t count;
-    const struct crystal_op **records; /* owned array of the graph's records */
-};
-
-static uint64_t records_find(const struct crystal_graph *g, uint32_t lrank,
-                             uint32_t graph_comm, const struct crystal_op **ret)
-{
-    uint64_t op_count, count = 0;
-    const struct crystal_op *ops =
-        crystal_graph_ops(g, crystal_graph_rep_of(g, lrank), &op_count);
-
-    for (uint64_t i = 0; i < op_count; i++) {
-        if (ops[i].kind != CRYSTAL_OP_COLL ||
-            crystal_graph_comm_of(g, lrank, ops[i].comm) != graph_comm)
-            continue;
-        if (ret)
-            ret[count] = &ops[i];
-        count++;
-    }
-    return count;
-}
 
 int crystal_payload_init(struct crystal_net_comm *comm,
                          struct crystal_board_comm *entry, struct crystal_error *err)
 {
     struct crystal_net_module *module = comm->module;
     const struct crystal_graph *g = module->graph;
-    struct crystal_payload_table *t;
 
-    comm->payload = NULL;
+    comm->records = NULL;
     if (!g || entry->graph_comm == UINT32_MAX)
         return 0;
     if (entry->graph_comm >= crystal_graph_comm_count(g) ||
@@ -52,27 +27,14 @@ int crystal_payload_init(struct crystal_net_comm *comm,
                                  "communicator '%s': number %u on the board is not in "
                                  "job.graph; run the graph stage again",
                                  entry->name, entry->graph_comm);
-    t = calloc(1, sizeof *t);
-    if (!t)
-        return crystal_error_set(err, ENOMEM, "out of memory for recorded payload");
-    t->graph_comm = entry->graph_comm;
-    t->count = records_find(g, module->lrank, t->graph_comm, NULL);
-    t->records = calloc(t->count + 1, sizeof(*t->records));
-    if (!t->records) {
-        free(t);
-        return crystal_error_set(err, ENOMEM, "out of memory for recorded payload");
-    }
-    (void)records_find(g, module->lrank, t->graph_comm, t->records);
-    comm->payload = t;
-    return 0;
+    comm->records = crystal_records_create(g, entry->graph_comm, module->lrank, err);
+    return comm->records ? 0 : -ENOMEM;
 }
 
 void crystal_payload_fini(struct crystal_net_comm *comm)
 {
-    if (comm->payload)
-        free((void *)comm->payload->records);
-    free(comm->payload);
-    comm->payload = NULL;
+    crystal_records_destroy(comm->records);
+    comm->records = NULL;
 }
 
 static const char *comm_name(const struct crystal_operation *op)
@@ -82,37 +44,38 @@ static const char *comm_name(const struct crystal_operation *op)
     return entry ? entry->name : "?";
 }
 
-/* The record of the same collective, of an earlier iteration where this one was not
- * captured. NULL if there is none. */
-static const struct crystal_op *record_of(struct crystal_operation *op,
-                                          struct crystal_payload_plan *plan)
+/* Whether there is a recording in which integers have to be. */
+static int is_recorded_job(const struct crystal_operation *op)
 {
-    struct crystal_payload_table *t = op->comm->payload;
+    return op->comm->module->is_timed || op->comm->module->graph;
+}
 
-    plan->seq = op->graph_seq;
-    if (plan->seq >= t->count) {
-        plan->seq = crystal_graph_seq_repeat(op->comm->module->graph, t->graph_comm,
-                                             op->graph_seq, op->comm->crank);
-        plan->is_repeated = 1;
-    }
-    return plan->seq < t->count ? t->records[plan->seq] : NULL;
+static int is_real(const struct crystal_operation *op, uint32_t crank)
+{
+    struct crystal_board_comm *entry = atomic_load(&op->comm->board);
+
+    return !entry || crystal_board_is_real(op->comm->module->board, entry)[crank];
 }
 
 static void repeat_tell(struct crystal_operation *op)
 {
     if (!atomic_exchange(&op->comm->module->repeat_told, 1))
-        crystal_log(CRYSTAL_LOG_WARNING, "net",
-                    "communicator '%s': operation %llu lies behind the recorded "
-                    "iterations, using what the last recorded one had",
+        crystal_log(CRYSTAL_LOG_INFO, "net",
+                    "communicator '%s', operation %llu: integers of virtual ranks "
+                    "behind the recorded iterations were the same in all of these, "
+                    "repeating them",
                     comm_name(op), (unsigned long long)op->graph_seq);
 }
 
 int crystal_payload_plan(struct crystal_operation *op, struct crystal_payload_plan *ret,
                          struct crystal_error *err)
 {
-    struct crystal_payload_plan plan = {.dtype = op->dtype, .redop = ncclSum};
-    const struct crystal_op *record = op->comm->payload ? record_of(op, &plan) : NULL;
+    struct crystal_payload_plan plan = {
+        .dtype = op->dtype, .redop = ncclSum, .at.asked = op->graph_seq};
+    const struct crystal_op *record = NULL;
 
+    if (op->comm->records)
+        record = crystal_records_coll(op->comm->records, op->graph_seq, &plan.at);
     if (record) {
         if (record->func != op->func)
             return crystal_error_set(err, EINVAL,
@@ -125,22 +88,47 @@ int crystal_payload_plan(struct crystal_operation *op, struct crystal_payload_pl
         plan.redop = record->aux;
         plan.is_unneeded = record->flags & CRYSTAL_OP_FLAG_BARRIER;
     }
+    /* only a reduction's root sees its result */
+    if (op->func == CRYSTAL_FUNC_REDUCE && op->root != op->comm->crank)
+        plan.is_unneeded = !is_real(op, op->root);
+    plan.is_recorded =
+        !plan.is_unneeded && !crystal_dtype_is_float(plan.dtype) && is_recorded_job(op);
     *ret = plan;
-    if (plan.is_unneeded || crystal_dtype_is_float(plan.dtype))
-        return 0;
-    if (record) {
-        ret->is_recorded = 1;
-        if (plan.is_repeated)
-            repeat_tell(op);
-        return 0;
-    }
-    if (!op->comm->module->is_timed && !op->comm->module->graph)
-        return 0; /* no recording to ask: zeros */
-    return crystal_error_set(err, ENODATA,
-                             "communicator '%s', operation %llu: no recorded integers "
-                             "of virtual ranks; capture more iterations "
-                             "(--crystal-iterations)",
-                             comm_name(op), (unsigned long long)op->graph_seq);
+    return 0;
+}
+
+/* The sentence for what find has not found. */
+static int missing(const struct crystal_operation *op,
+                   const struct crystal_record_at *at, uint32_t crank, int code,
+                   uint64_t have, uint64_t need, struct crystal_error *err)
+{
+    const struct crystal_records *records = op->comm->records;
+    const char *func = crystal_func_name(op->api_func), *why;
+    uint32_t iterations = records ? crystal_records_iterations(records) : 0;
+    char where[64] = "";
+
+    if (code == -EBADMSG)
+        return crystal_error_set(
+            err, ENODATA,
+            "communicator '%s', operation %llu (%s): rank %u recorded %llu bytes, %llu "
+            "are needed; the program does not do what was captured, capture it again",
+            comm_name(op), (unsigned long long)op->graph_seq, func, crank,
+            (unsigned long long)have, (unsigned long long)need);
+    if (at->period && at->asked >= at->first)
+        (void)snprintf(where, sizeof where, ", iteration %llu",
+                       (unsigned long long)crystal_records_iteration(at));
+    if (code == -ESTALE)
+        why = "differ by iteration and were";
+    else if (code == 0)
+        why = "(not kept: --crystal-payload=all) were";
+    else
+        why = "were";
+    return crystal_error_set(
+        err, ENODATA,
+        "communicator '%s', operation %llu (%s%s): integers of its virtual rank %u %s "
+        "not recorded; capture more iterations than %u (--crystal-iterations)",
+        comm_name(op), (unsigned long long)op->graph_seq, func, where, crank, why,
+        iterations);
 }
 
 int crystal_payload_get(struct crystal_operation *op,
@@ -149,29 +137,16 @@ int crystal_payload_get(struct crystal_operation *op,
                         struct crystal_error *err)
 {
     uint64_t have = 0;
-    const void *data;
-    int kept;
+    int code = -ERANGE;
 
-    kept = op->comm->payload ? crystal_graph_payload(op->comm->module->graph,
-                                                     op->comm->payload->graph_comm,
-                                                     plan->seq, crank, &data, &have)
-                             : 0;
-    if (kept == 1 && offset <= have && bytes <= have - offset) {
-        *ret = (const char *)data + offset;
-        return 0;
-    }
-    if (kept == 1)
-        return crystal_error_set(err, ENODATA,
-                                 "communicator '%s', operation %llu: rank %u recorded "
-                                 "%llu bytes, %llu are needed",
-                                 comm_name(op), (unsigned long long)op->graph_seq,
-                                 crank, (unsigned long long)have,
-                                 (unsigned long long)(offset + bytes));
-    return crystal_error_set(err, ENODATA,
-                             "communicator '%s', operation %llu: no recorded "
-                             "contribution of rank %u of it; capture with "
-                             "--crystal-payload=all or more iterations",
-                             comm_name(op), (unsigned long long)op->graph_seq, crank);
+    if (op->comm->records)
+        code = crystal_records_find(op->comm->records, &plan->at, crank, offset, bytes,
+                                    ret, &have);
+    if (code != 1)
+        return missing(op, &plan->at, crank, code, have, offset + bytes, err);
+    if (plan->is_recorded && plan->at.is_repeated)
+        repeat_tell(op);
+    return 0;
 }
 
 /* The part of a collective's contribution that the virtual peer sends to this rank. */
@@ -184,38 +159,37 @@ static int part_offset(const struct crystal_operation *op, uint64_t *offset)
     return 1;
 }
 
-static int p2p_find(struct crystal_operation *op, uint64_t seq, uint64_t *offset,
-                    const void **ret, uint64_t *ret_bytes)
+/* Where the transfer stands in the recording, and how far into its contribution. */
+static int p2p_at(struct crystal_operation *op, struct crystal_record_at *ret,
+                  uint64_t *offset)
 {
-    const struct crystal_graph *g = op->comm->module->graph;
-    uint32_t graph_comm = op->comm->payload->graph_comm;
-
-    if (part_offset(op, offset))
-        return crystal_graph_payload(g, graph_comm, seq, op->peer, ret, ret_bytes);
-    return crystal_graph_p2p_payload(g, graph_comm, op->peer, op->comm->crank, seq, ret,
-                                     ret_bytes);
+    if (!part_offset(op, offset))
+        return crystal_records_transfer(op->comm->records, op->peer, op->graph_seq,
+                                        ret);
+    (void)crystal_records_coll(op->comm->records, op->graph_seq, ret);
+    return 0;
 }
 
 int crystal_payload_p2p(struct crystal_operation *op, uint64_t offset, uint64_t bytes,
                         const void **ret, struct crystal_error *err)
 {
+    struct crystal_record_at at = {.asked = op->graph_seq};
     uint64_t have = 0;
-    int kept = 0;
+    int code = -ERANGE;
 
-    if (op->comm->payload)
-        kept = p2p_find(op, op->graph_seq, &offset, ret, &have);
-    if (kept == 1 && offset <= have && bytes <= have - offset) {
-        *ret = (const char *)*ret + offset;
-        return 1;
+    if (op->comm->records) {
+        if (p2p_at(op, &at, &offset))
+            return crystal_error_set(err, ENOMEM, "out of memory for recorded payload");
+        code = crystal_records_find(op->comm->records, &at, op->peer, offset, bytes,
+                                    ret, &have);
     }
-    if (crystal_dtype_is_float(op->dtype) ||
-        (!op->comm->module->is_timed && !op->comm->module->graph))
+    if (code != 1 && (crystal_dtype_is_float(op->dtype) || !is_recorded_job(op)))
         return 0;
-    return crystal_error_set(err, ENODATA,
-                             "communicator '%s': transfer %llu from rank %u of it: no "
-                             "recorded integers; capture more iterations "
-                             "(--crystal-iterations)",
-                             comm_name(op), (unsigned long long)op->seq, op->peer);
+    if (code != 1)
+        return missing(op, &at, op->peer, code, have, offset + bytes, err);
+    if (at.is_repeated && !crystal_dtype_is_float(op->dtype))
+        repeat_tell(op);
+    return 1;
 }
 
 /* Bits of 1, the largest and the smallest value of each type. */

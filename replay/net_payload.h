@@ -1,21 +1,24 @@
 /* What virtual ranks put into an operation: recorded contributions or stand-ins.
  *
- * Integers steer control flow, so they come from the recording of that operation; past
- * the end of the recording its last iteration repeats, which is counted like a
- * stand-in. Without a recording (immediate mode) and for floating point there are
- * stand-ins: a reduction gets the operation's neutral element.
+ * Integers steer control flow, so they come from the recording of that operation.
+ * Behind the recorded iterations they come from the same operation of the last one
+ * where all recorded iterations had the same bytes; where they differed the job stops.
+ * Only what reaches a real rank is asked for: a broadcast from a real root, or a
+ * reduction to a virtual one, needs no recording. Without a recording (immediate mode)
+ * and for floating point there are stand-ins: a reduction gets the operation's neutral
+ * element.
  */
 #ifndef CRYSTAL_NET_PAYLOAD_H
 #define CRYSTAL_NET_PAYLOAD_H
 
 #include "replay/board.h"
 #include "replay/net_ops.h"
+#include "replay/net_records.h"
 #include "runtime/error.h"
 
 #include <stdint.h>
 
 struct crystal_net_comm;
-struct crystal_payload_table;
 
 /* Finds the communicator's recorded collectives. Borrowed entry; fini frees. */
 int crystal_payload_init(struct crystal_net_comm *comm,
@@ -25,18 +28,17 @@ void crystal_payload_fini(struct crystal_net_comm *comm);
 /* How one collective is answered. */
 struct crystal_payload_plan {
     int is_recorded; /* integers, from the recording */
-    int is_repeated; /* of another iteration */
     int is_unneeded; /* contents do not matter: zeros, not counted */
     uint32_t dtype;  /* of the API call */
     uint32_t redop;  /* ncclRedOp_t */
-    uint64_t seq;    /* in the recording */
+    struct crystal_record_at at;
 };
-/* -ENODATA with a sentence where a recording is needed and there is none. */
+/* -EINVAL with a sentence where the program calls another function than recorded. */
 int crystal_payload_plan(struct crystal_operation *op, struct crystal_payload_plan *ret,
                          struct crystal_error *err);
 
-/* bytes of crank's contribution from offset on; borrowed. -ENODATA where not kept or
- * too short. */
+/* bytes of crank's contribution from offset on; borrowed. -ENODATA with a sentence that
+ * names communicator, operation and iteration where there are none to take. */
 int crystal_payload_get(struct crystal_operation *op,
                         const struct crystal_payload_plan *plan, uint32_t crank,
                         uint64_t offset, uint64_t bytes, const void **ret,

@@ -450,8 +450,6 @@ static int contributions_put(struct crystal_line *line,
             return crystal_error_set(err, EINVAL, "cannot reduce type %u by %u",
                                      line->plan.dtype, line->plan.redop);
     }
-    if (line->plan.is_repeated)
-        crystal_operation_standin(next->op, bytes);
     return 0;
 }
 

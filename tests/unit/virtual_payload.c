@@ -20,6 +20,7 @@
 
 static char directory[64], board_path[80];
 static struct job job;
+static bool is_steady; /* the values are the same in all iterations */
 
 enum { SUM, LARGEST, GATHER, SCATTER, BROADCAST, REDUCE, OPS };
 
@@ -35,6 +36,7 @@ static const struct {
 
 static uint32_t value(uint32_t rank, int iteration, int op, uint64_t i)
 {
+    iteration = is_steady ? 0 : iteration;
     return 1 + rank * 100000 + (uint32_t)iteration * 10007 + (uint32_t)op * 1009 +
            (uint32_t)(i * (rank + 3) % 977);
 }
@@ -226,7 +228,8 @@ static void rank_open(struct ring *ring, const char *real, int me, int pairs[][2
     CHECK(ring->from_prev && ring->to_next);
 }
 
-static void emulate(const char *real)
+/* Iterations of which the first ITERATIONS were recorded. */
+static void emulate(const char *real, int iterations)
 {
     struct crystal_board *board = board_make(real);
     int pairs[N][2], status;
@@ -241,13 +244,10 @@ static void emulate(const char *real)
         if (real[r] != 'r' || (pids[r] = fork()) != 0)
             continue;
         rank_open(&ring, real, r, pairs);
-        /* the last one was not captured: virtual ranks repeat the one before */
-        for (int it = 0; it < ITERATIONS + 1 && check_ok; it++) {
-            int as = it < ITERATIONS ? it : ITERATIONS - 1;
-
+        for (int it = 0; it < iterations && check_ok; it++) {
             for (int op = 0; op < OPS; op++)
-                collective_check(&ring, as, op);
-            if (r == 0 && real[3] == 'v' && it < ITERATIONS)
+                collective_check(&ring, it, op);
+            if (r == 0 && real[3] == 'v')
                 transfer_check(&ring, it);
         }
         fflush(stdout);
@@ -262,9 +262,7 @@ static void emulate(const char *real)
         CHECK_EQ(status, 0);
     }
     CHECK_STR(crystal_board_header(board)->abort_text, "");
-    /* only what was repeated counts as a stand-in */
-    CHECK(crystal_board_header(board)->standin_ops > 0);
-    CHECK(crystal_board_header(board)->standin_ops <= 2 * OPS);
+    CHECK_EQ(crystal_board_header(board)->standin_ops, 0);
     crystal_board_destroy(board);
 }
 
@@ -281,10 +279,69 @@ static void feeds_remove(void)
 static void results_are_those_of_real_ranks(void)
 {
     job_make(record_rank);
-    emulate("rvvv");
-    emulate("vvrv");
-    emulate("rvrv");
-    emulate("rrvv");
+    emulate("rvvv", ITERATIONS);
+    emulate("vvrv", ITERATIONS);
+    emulate("rvrv", ITERATIONS);
+    emulate("rrvv", ITERATIONS);
+    feeds_remove();
+    job_end(&job);
+}
+
+/* Integers that were the same in all recorded iterations go on for ever. */
+static void what_never_changed_repeats(void)
+{
+    is_steady = true;
+    job_make(record_rank);
+    emulate("rvvv", ITERATIONS + 20);
+    emulate("rvrv", ITERATIONS + 2);
+    feeds_remove();
+    job_end(&job);
+    is_steady = false;
+}
+
+/* Behind the recording, rank 2 gets what real rank 1 broadcasts and gives it on; its
+ * part of a reduction to virtual rank 0 reaches nobody. */
+static void what_reaches_nobody_needs_no_record(void)
+{
+    static const char real[] = "vrrv";
+    struct crystal_board *board;
+    int pairs[N][2], status;
+    pid_t pids[N] = {0};
+
+    job_make(record_rank);
+    board = board_make(real);
+    fflush(stdout);
+    for (int r = 0; r < N; r++)
+        CHECK_EQ(socketpair(AF_UNIX, SOCK_STREAM, 0, pairs[r]), 0);
+    for (int r = 1; r < 3; r++) {
+        struct ring ring;
+
+        if ((pids[r] = fork()) != 0)
+            continue;
+        rank_open(&ring, real, r, pairs);
+        for (int it = 0; it < ITERATIONS && check_ok; it++)
+            for (int op = 0; op < OPS; op++)
+                collective_check(&ring, it, op);
+        for (int op = 0; op < BROADCAST; op++) /* their numbers pass unused */
+            (void)PROF->stopEvent(coll_start(&ring.rank, ring_func_name(ops[op].func),
+                                             "ncclInt32", ops[op].count,
+                                             (int)ops[op].root, 1));
+        collective_check(&ring, ITERATIONS, BROADCAST);
+        collective_check(&ring, ITERATIONS, REDUCE);
+        fflush(stdout);
+        exit(check_ok ? 0 : 1);
+    }
+    for (int r = 0; r < N; r++) {
+        (void)close(pairs[r][0]);
+        (void)close(pairs[r][1]);
+        if (!pids[r])
+            continue;
+        CHECK_EQ(waitpid(pids[r], &status, 0), pids[r]);
+        CHECK_EQ(status, 0);
+    }
+    CHECK_STR(crystal_board_header(board)->abort_text, "");
+    CHECK_EQ(crystal_board_header(board)->standin_ops, 0);
+    crystal_board_destroy(board);
     feeds_remove();
     job_end(&job);
 }
@@ -316,8 +373,9 @@ static void record_short_payload(uint32_t rank)
     job_rank_end(&job);
 }
 
+/* Rank 0's call number `passed` of func must fail. */
 static void refuse(void (*record)(uint32_t rank), enum crystal_func func,
-                   const char *sentence)
+                   uint32_t passed, const char *sentence)
 {
     struct crystal_board *board;
     struct ring ring;
@@ -336,6 +394,9 @@ static void refuse(void (*record)(uint32_t rank), enum crystal_func func,
                                .out = (unsigned char *)out};
 
         rank_open(&ring, "rvvv", 0, NULL);
+        for (uint32_t i = 0; i < passed; i++)
+            (void)PROF->stopEvent(
+                coll_start(&ring.rank, "AllReduce", "ncclInt32", 10, 0, 1));
         CHECK(!ring_collective(&run));
         fflush(stdout);
         exit(check_ok ? 0 : 1);
@@ -350,16 +411,27 @@ static void refuse(void (*record)(uint32_t rank), enum crystal_func func,
 static void stops_where_nothing_fits(void)
 {
     refuse(
-        record_without_payload, CRYSTAL_FUNC_ALLREDUCE,
-        "rank 0: communicator 'world', operation 0: no recorded contribution of rank "
-        "3 of it; capture with --crystal-payload=all or more iterations");
+        record_without_payload, CRYSTAL_FUNC_ALLREDUCE, 0,
+        "rank 0: communicator 'world', operation 0 (allreduce): integers of its "
+        "virtual rank 3 (not kept: --crystal-payload=all) were not recorded; capture "
+        "more iterations than 0 (--crystal-iterations)");
     refuse(
-        record_short_payload, CRYSTAL_FUNC_ALLREDUCE,
-        "rank 0: communicator 'world', operation 0: rank 3 recorded 20 bytes, 40 are "
-        "needed");
-    refuse(record_short_payload, CRYSTAL_FUNC_ALLGATHER,
+        record_short_payload, CRYSTAL_FUNC_ALLREDUCE, 0,
+        "rank 0: communicator 'world', operation 0 (allreduce): rank 3 recorded 20 "
+        "bytes, 40 are needed; the program does not do what was captured, capture it "
+        "again");
+    refuse(record_short_payload, CRYSTAL_FUNC_ALLGATHER, 0,
            "rank 0: communicator 'world', operation 0: function 5 was recorded, now 3 "
            "is called; the program does not do what was captured, capture it again");
+    refuse(record_short_payload, CRYSTAL_FUNC_ALLREDUCE, 1,
+           "rank 0: communicator 'world', operation 1 (allreduce): integers of its "
+           "virtual rank 3 were not recorded; capture more iterations than 0 "
+           "(--crystal-iterations)");
+    /* the first operation behind three iterations in which it differed */
+    refuse(record_rank, CRYSTAL_FUNC_ALLREDUCE, ITERATIONS * OPS,
+           "rank 0: communicator 'world', operation 18 (allreduce, iteration 3): "
+           "integers of its virtual rank 3 differ by iteration and were not recorded; "
+           "capture more iterations than 3 (--crystal-iterations)");
 }
 
 /* x reduced with the neutral element is x, for every type and operation. */
@@ -394,6 +466,8 @@ int main(void)
     check_begin();
     CHECK_RUN(neutral_elements);
     CHECK_RUN(results_are_those_of_real_ranks);
+    CHECK_RUN(what_never_changed_repeats);
+    CHECK_RUN(what_reaches_nobody_needs_no_record);
     CHECK_RUN(stops_where_nothing_fits);
     (void)rmdir(directory);
     return check_end();

@@ -482,8 +482,9 @@ static void stops_without_recorded_integers(void)
     atomic_store(&slot->published, 1);
     child_end(pid);
     CHECK_STR(crystal_board_header(board)->abort_text,
-              "rank 22: communicator 'world', operation 0: no recorded integers of "
-              "virtual ranks; capture more iterations (--crystal-iterations)");
+              "rank 22: communicator 'world', operation 0 (allreduce): integers of its "
+              "virtual rank 1 were not recorded; capture more iterations than 0 "
+              "(--crystal-iterations)");
     crystal_board_destroy(board);
 }
 
