@@ -34,7 +34,6 @@ run bash -c 'cat script | sbatch "$@"' - "${crystal[@]}"
 is "sbatch from a pipe: exit code" "$code" 2
 has "sbatch from a pipe: sentence" "$err" "cannot read its script twice from a pipe"
 run bash -c 'cat script | sbatch "$@"' - -N2
-wait_until 30 job_is_over
 is "plain sbatch from a pipe" "$(job_field ExitCode) $(cat script.out)" "3:0 2  "
 
 run salloc --quiet "${crystal[@]}" -N64 -n512 bash -c 'echo $SLURM_JOB_NUM_NODES $SLURM_NTASKS; srun -n8 true; exit 5'

@@ -5,8 +5,9 @@
 #   run srun hostname; is "exit code" "$code" 0; has "output" "$out" "$(uname -n)"
 #   done_testing
 #
-# run: runs a command with at most 60 s; $code, $out (standard output), $err (standard
-# error). CRYSTAL_CLUSTER_OPTIONS is passed to `cluster start`.
+# run: runs a command with at most 120 s; $code, $out (standard output), $err (standard
+# error). CRYSTAL_CLUSTER_OPTIONS is passed to `cluster start`. Every wait is for a
+# condition and has a generous limit: the machine may be slow and busy.
 set -u
 : "${CRYSTAL_SRCDIR:=$(cd "$(dirname "$0")/../.." && pwd)}"
 : "${CRYSTAL_BUILDDIR:=$CRYSTAL_SRCDIR/build}"
@@ -40,7 +41,7 @@ done_testing() {
 }
 
 run() {
-    timeout --kill-after=5 "${limit:-60}" "$@" >"$work/out" 2>"$work/err"
+    timeout --kill-after=5 "${limit:-120}" "$@" >"$work/out" 2>"$work/err"
     code=$?
     out=$(cat "$work/out") err=$(cat "$work/err")
 }
@@ -50,7 +51,7 @@ run() {
 submit() {
     run sbatch --parsable "$@"
     [ "$code" -eq 0 ] || return 0
-    wait_until "${limit:-60}" job_is_over || fail "job $out did not end" "$(squeue)"
+    wait_until "${limit:-120}" job_is_over "$out" || fail "job $out did not end" "$(squeue)"
     code=$(job_field ExitCode)
     code=${code%:*}
 }
@@ -111,32 +112,52 @@ cluster_begin() { # NODES [OPTION...]
     cd "$work/cwd" || exit 1
 }
 
-# The last job's field, for example job_field ExitCode.
-job_field() {
-    scontrol --oneliner show job | tail -n 1 | tr ' ' '\n' | sed -n "s/^$1=//p" | head -n 1
+# One job's field as it stands, for example state_field 12 JobState.
+state_field() { # JOBID FIELD
+    scontrol --oneliner show job "$1" | tr ' ' '\n' | sed -n "s/^$2=//p" | head -n 1
 }
-last_job() { scontrol --oneliner show job | tail -n 1 | sed 's/^JobId=\([0-9]*\).*/\1/'; }
-job_is_over() { [ -z "$(squeue -h)" ]; }
+# The number of the youngest job.
+last_job() {
+    scontrol --oneliner show job | sed -n 's/^JobId=\([0-9]*\).*/\1/p' | sort -n | tail -n 1
+}
+# A job that completes still counts: some of its fields change until it is over.
+job_is_over() { # JOBID
+    local state
+    state=$(state_field "$1" JobState)
+    case $state in '' | PENDING | CONFIGURING | RUNNING | SUSPENDED | COMPLETING) return 1 ;; esac
+}
+# The last job's final field, for example job_field ExitCode.
+job_field() {
+    local id
+    id=$(last_job)
+    wait_until 60 job_is_over "$id" || echo "job $id is not over:"
+    state_field "$id" "$1"
+}
 # Jobs, steps and processes of this cluster's Slurm that are neither daemons nor ours.
 what_is_left() {
     local environ
-    squeue -h
-    squeue -h -s
+    squeue -h || echo "squeue failed"
+    squeue -h -s || echo "squeue -s failed"
     for environ in $(grep -lszxF "SLURM_CONF=$SLURM_CONF" /proc/[0-9]*/environ 2>/dev/null); do
         tr '\0' ' ' 2>/dev/null <"${environ%environ}cmdline" |
             grep -E '(srun|salloc|scrystal|sleep) |slurmstepd: '
     done
     return 0
 }
-# Whatever the job has started ends with it, within 15 s.
+is_nothing_left() { [ -z "$(what_is_left 2>/dev/null)" ]; }
+# Whatever the job has started ends with it.
 nothing_left() { # NAME
-    local left i
-    for ((i = 0; i < 50; i++)); do
-        left=$(what_is_left)
-        [ -z "$left" ] && break
-        sleep 0.3
+    wait_until 45 is_nothing_left
+    is "$1" "$(what_is_left 2>&1)" ""
+}
+# A port of this machine that nobody listens on, outside of what the kernel and
+# contrib/cluster hand out.
+free_port() {
+    local port
+    for ((port = 31200 + RANDOM % 1500; ; port = 31200 + RANDOM % 1500)); do
+        grep -qi ":$(printf %04x "$port") " /proc/net/tcp /proc/net/tcp6 2>/dev/null || break
     done
-    is "$1" "$left" ""
+    echo "$port"
 }
 # Names of the steps that slurmctld's log has seen created, in order.
 step_names() { sed -n 's/.* srun_pid=[0-9]* name=\([^ ]*\) .*/\1/p' "$log"; }
@@ -151,7 +172,7 @@ run_on_terminal() {
     local line
     printf -v line '%q ' "$@"
     has_terminals
-    timeout --kill-after=5 "${limit:-60}" script -qec "$line" /dev/null >"$work/out" 2>&1
+    timeout --kill-after=5 "${limit:-120}" script -qec "$line" /dev/null >"$work/out" 2>&1
     code=$?
     out=$(cat "$work/out")
 }

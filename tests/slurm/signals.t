@@ -5,56 +5,61 @@
 cluster_begin 2 --cpus 16
 crystal=(--crystal-logical-ranks=64 --crystal-parallel=tp=2,pp=4,dp=8)
 rank=$CRYSTAL_BUILDDIR/tests/slurm/rank
-mark=$work/mark
+mark=$work/mark # a directory; every rank that runs leaves a file with its number
 
 # Capture runs the program; one that sleeps keeps the stage.
-in_stage=(sh -c "touch $mark; exec sleep 300")
-in_program=("$rank" sh -c "test \$RANK != 0 || touch $mark; exec sleep 300")
+in_stage=(sh -c "touch $mark/\$RANK; exec sleep 300")
+in_program=("$rank" sh -c "touch $mark/\$RANK; exec sleep 300")
 
-begin() { # NAME COMMAND...: in the background, until the mark is there
+marks() { find "$mark" -type f 2>/dev/null | wc -l; }
+has_marks() { [ "$(marks)" -ge "$1" ]; } # COUNT
+forget_marks() { rm -rf "$mark"; mkdir "$mark"; }
+is_gone() { ! kill -0 "$1" 2>/dev/null; } # PID
+started_or_gone() { has_marks "$1" || is_gone "$pid"; } # COUNT
+begin() { # NAME COUNT COMMAND...: in the background, until COUNT ranks have left a mark
+    local count=$2
     name=$1
-    shift
-    rm -f "$mark"
+    shift 2
+    forget_marks
     "$@" >"$work/out" 2>"$work/err" &
     pid=$!
-    wait_until 30 bash -c "test -e $mark || ! kill -0 $pid"
-    test -e "$mark" || fail "$name: start" "$(cat "$work/err")"
-    sleep 0.3 # all of the other tasks have started too
+    wait_until 60 started_or_gone "$count"
+    has_marks "$count" || fail "$name: start" "$(cat "$work/err")"
 }
-end() { # the exit code, within 20 s
-    wait_until 20 bash -c "! kill -0 $pid" || { kill -9 "$pid"; fail "$name: end" "$(cat "$work/err")"; }
+end() { # the exit code, within 60 s
+    wait_until 60 is_gone "$pid" || { kill -9 "$pid"; fail "$name: end" "$(cat "$work/err")"; }
     wait "$pid" 2>/dev/null
     code=$?
 }
 
 for where in stage program; do
     declare -n words=in_$where
-    begin "SIGTERM in the $where" srun "${crystal[@]}" -J "term-$where" "${words[@]}"
+    begin "SIGTERM in the $where" 8 srun "${crystal[@]}" -J "term-$where" "${words[@]}"
     kill -TERM "$pid"
     end
     is "$name: exit code" "$code" 143
     nothing_left "$name: nothing is left"
 
-    begin "SIGKILL in the $where" srun "${crystal[@]}" -J "kill-$where" "${words[@]}"
+    begin "SIGKILL in the $where" 8 srun "${crystal[@]}" -J "kill-$where" "${words[@]}"
     kill -KILL "$pid"
     end
     is "$name: exit code" "$code" 137
     nothing_left "$name: nothing is left"
 
-    begin "scancel in the $where" srun "${crystal[@]}" -J "cancel-$where" "${words[@]}"
+    begin "scancel in the $where" 8 srun "${crystal[@]}" -J "cancel-$where" "${words[@]}"
     scancel "$(last_job)"
     end
     matches "$name: exit code" "$code" '^(137|143)$'
     nothing_left "$name: nothing is left"
 
-    rm -f "$mark"
+    forget_marks
+    : >"$work/out"
     run_on_terminal srun "${crystal[@]}" -J "tty-$where" "${words[@]}" < <(
-        wait_until 30 test -e "$mark"
-        sleep 0.2
+        wait_until 60 has_marks 8
         printf '\003'
-        sleep 0.3
+        wait_until 60 grep -q 'one more within 1 sec' "$work/out"
         printf '\003'
-        sleep 5)
+        wait_until 60 is_nothing_left)
     # srun's own: 130, or 137 where its SIGKILL was faster
     matches "Ctrl-C twice in the $where: exit code" "$code" '^(130|137)$'
     has "Ctrl-C twice in the $where: as srun says it" "$out" "interrupt (one more within 1 sec to abort)"
@@ -64,36 +69,44 @@ for where in stage program; do
 done
 
 # --- SIGKILL of the coordinator and of a rank
+has_no_step() { # NAME
+    local steps
+    steps=$(squeue -h -s -o %j) && ! grep -qx "$1" <<<"$steps"
+}
 kill_coordinator() { # JOBNAME
     local pid
     pid=$(pgrep -f -- "^[^ ]*scrystal coord --job=$PWD/crystal.$1( |\$)")
     kill -KILL "$pid"
 }
-begin "SIGKILL of the coordinator in the stage" srun "${crystal[@]}" -J coord-stage "${in_stage[@]}"
+begin "SIGKILL of the coordinator in the stage" 8 srun "${crystal[@]}" -J coord-stage "${in_stage[@]}"
 kill_coordinator coord-stage
 end
 is "$name: exit code" "$code" 70
 has "$name: sentence" "$(cat "$work/err")" "crystal: the capture stage failed (exit code 70)"
 nothing_left "$name: nothing is left"
-begin "SIGKILL of the coordinator in the program" srun "${crystal[@]}" -J coord-program \
-    "$rank" sh -c "test \$RANK != 0 || touch $mark; sleep 4"
+rm -f "$work/go"
+begin "SIGKILL of the coordinator in the program" 8 srun "${crystal[@]}" -J coord-program \
+    "$rank" sh -c "touch $mark/\$RANK; while [ ! -e $work/go ]; do sleep 0.1; done"
 kill_coordinator coord-program
+wait_until 60 has_no_step crystal-coord
+touch "$work/go"
 end
 has "$name: sentence" "$(cat "$work/err")" ended before the program
 nothing_left "$name: nothing is left"
-begin "SIGKILL of a rank" srun "${crystal[@]}" -J rank \
-    "$rank" sh -c "test \$RANK != 3 || { touch $mark; sleep 0.5; kill -KILL \$\$; }"
+begin "SIGKILL of a rank" 1 srun "${crystal[@]}" -J rank \
+    "$rank" sh -c "test \$RANK != 3 || { touch $mark/3; kill -KILL \$\$; }"
 end
 is "$name: exit code" "$code" 137
 nothing_left "$name: nothing is left"
 
 # --- two jobs at once
-begin "two jobs" srun "${crystal[@]}" -J twice "${in_program[@]}"
+begin "two jobs" 8 srun "${crystal[@]}" -J twice "${in_program[@]}"
+first_job=$(last_job)
 run srun "${crystal[@]}" -J twice "$rank" echo NEVER
 is "two jobs in one job directory: exit code" "$code" 2
 matches "two jobs in one job directory: sentence" "$err" '^crystal: .*crystal.twice.*(use|lock)'
 is "two jobs in one job directory: program" "$out" ""
-run srun "${crystal[@]}" -J other -w "$(squeue -h -o %N)" --oversubscribe "$rank" sh -c 'test $RANK != 7 || echo rank 7'
+run srun "${crystal[@]}" -J other -w "$(state_field "$first_job" NodeList)" --oversubscribe "$rank" sh -c 'test $RANK != 7 || echo rank 7'
 is "two jobs on one node" "$code $out" "0 rank 7"
 kill -TERM "$pid"
 end
@@ -103,30 +116,30 @@ nothing_left "two jobs: nothing is left"
 cat >script <<SCRIPT
 #!/bin/bash
 srun ${crystal[*]} -J inner ${in_stage[*]@Q} &
-while [ ! -e $mark ]; do sleep 0.1; done
+while [ "\$(ls $mark | wc -l)" -lt 8 ]; do sleep 0.1; done
 kill -KILL \$!
 wait
-for i in \$(seq 100); do [ -z "\$(squeue -h -s -j \$SLURM_JOB_ID | grep crystal-)" ] && break; sleep 0.1; done
+for i in \$(seq 300); do [ -z "\$(squeue -h -s -j \$SLURM_JOB_ID | grep crystal-)" ] && break; sleep 0.1; done
 squeue -h -s -j \$SLURM_JOB_ID | grep -c crystal-
 SCRIPT
 chmod +x script
-rm -f "$mark"
+forget_marks
 run salloc --quiet "${crystal[@]}" ./script
 is "SIGKILL of srun inside an allocation: no helper step is left" "$out" 0
 
 # --- time limit: slurmctld looks every 30 s, so both jobs wait at once
 expect() { # JOBID NAME PID
     local code
-    wait_until 60 bash -c "! kill -0 $3" || kill -9 "$3"
+    wait_until 90 is_gone "$3" || kill -9 "$3"
     wait "$3" 2>/dev/null
     code=$?
     matches "time limit in the $2: exit code" "$code" '^(137|143)$'
-    wait_until 15 bash -c "scontrol show job $1 | grep -q TIMEOUT"
-    is "time limit in the $2: JobState" "$(scontrol -o show job "$1" | tr ' ' '\n' | sed -n 's/^JobState=//p')" TIMEOUT
+    wait_until 60 job_is_over "$1"
+    is "time limit in the $2: JobState" "$(state_field "$1" JobState)" TIMEOUT
 }
-begin "time limit in the stage" srun "${crystal[@]}" -J time-stage -t 5 "${in_stage[@]}"
+begin "time limit in the stage" 8 srun "${crystal[@]}" -J time-stage -t 5 "${in_stage[@]}"
 stage_pid=$pid stage_job=$(last_job)
-begin "time limit in the program" srun "${crystal[@]}" -J time-program -t 5 "${in_program[@]}"
+begin "time limit in the program" 8 srun "${crystal[@]}" -J time-program -t 5 "${in_program[@]}"
 for job in "$stage_job" "$(last_job)"; do
     scontrol update "JobId=$job" "EndTime=$(date -d '+1 second' +%Y-%m-%dT%H:%M:%S)" ||
         fail "time limit: scontrol"

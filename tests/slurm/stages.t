@@ -72,8 +72,9 @@ run bash -c "echo hello | srun ${crystal[*]} -J stdin $rank sh -c 'if test \$RAN
 is "stdin goes to the program" "$code $out" "0 got hello"
 run srun "${crystal[@]}" -J label -l -o label.out "$rank" sh -c 'echo $RANK'
 is "-l and -o are the program's" "$code $(sort -n label.out | tail -n 1)" "0 7: 7"
-run env MASTER_PORT=29571 srun "${crystal[@]}" -J port "$rank" sh -c 'test $RANK != 0 || echo $MASTER_PORT'
-is "MASTER_PORT of the environment is the store's" "$code $out" "0 29571"
+port=$(free_port)
+run env MASTER_PORT="$port" srun "${crystal[@]}" -J port "$rank" sh -c 'test $RANK != 0 || echo $MASTER_PORT'
+is "MASTER_PORT of the environment is the store's" "$code $out" "0 $port"
 port=$(sed -n 's/^SlurmctldPort=//p' "$SLURM_CONF")
 run env MASTER_PORT="$port" srun "${crystal[@]}" -J port "$rank" echo NEVER
 is "MASTER_PORT is taken: exit code" "$code" 2
