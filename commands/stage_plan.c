@@ -8,6 +8,7 @@
 #include "commands/stage.h"
 #include "commands/stage_node.h"
 
+#include "replay/calibrate.h"
 #include "replay/compose.h"
 #include "runtime/env.h"
 #include "runtime/library.h"
@@ -66,6 +67,24 @@ static int seal(const struct stage *stage, struct crystal_error *err)
     return code ? code : stage_node_seal_runs(stage, "plan", err);
 }
 
+static int calibrate(uint32_t sandbox_count, struct crystal_transfer_wire *wire,
+                     uint32_t *ret_count, struct crystal_error *err)
+{
+    char nccl_library[PATH_MAX], net_plugin[PATH_MAX];
+    struct crystal_calibrate_config config = {nccl_library, net_plugin, sandbox_count};
+    int code = crystal_library_path("libcrystal-hostccl.so", nccl_library,
+                                    sizeof nccl_library, err);
+
+    if (config.nranks < 2)
+        config.nranks = 2;
+    if (config.nranks > CRYSTAL_CALIBRATE_RANKS)
+        config.nranks = CRYSTAL_CALIBRATE_RANKS;
+    if (!code)
+        code = crystal_library_path("libnccl-net-crystal.so", net_plugin,
+                                    sizeof net_plugin, err);
+    return code ? code : crystal_calibrate(&config, wire, ret_count, err);
+}
+
 int stage_plan(struct stage *stage)
 {
     const struct crystal_layout *layout = &stage->layout;
@@ -89,7 +108,7 @@ int stage_plan(struct stage *stage)
         err = seal_err;
     }
     if (!code)
-        code = crystal_plan_compose(stage->job_dir, &err);
+        code = crystal_plan_compose(stage->job_dir, calibrate, &err);
     if (code)
         return stage_failed(stage, &err);
     crystal_log(CRYSTAL_LOG_INFO, stage->name,

@@ -31,6 +31,7 @@
 
 struct compose {
     const char *job_dir;
+    crystal_compose_calibrate *calibrate;
     struct crystal_layout layout;
     struct crystal_graph *graph;
     uint32_t rep_count, lrank_count;
@@ -141,7 +142,8 @@ static int measure_rank(struct compose *c, uint32_t index, struct crystal_overhe
         code = crystal_measure_add(&c->measures[rep], c->programs[rep], t->ops,
                                    t->op_count, marks, mark_count, first, err);
     if (!code)
-        code = crystal_overhead_add(o, lrank, t->ops, t->op_count, marks[first], err);
+        code = crystal_overhead_add(o, c->graph, lrank, t->ops, t->op_count,
+                                    marks[first], err);
     if (code)
         crystal_error_prefix(err, "rank %u", lrank);
     if (!code && mark_count - 1 - first > c->image.head.iteration_count)
@@ -156,7 +158,7 @@ static int measure_rank(struct compose *c, uint32_t index, struct crystal_overhe
 static int measure_all(struct compose *c, struct crystal_error *err)
 {
     struct crystal_profile_head *h = &c->image.head;
-    struct crystal_overhead *o = crystal_overhead_create(c->graph);
+    struct crystal_overhead *o = crystal_overhead_create();
     struct crystal_transfer_wire wire = {c->layout.wire_bytes_per_s,
                                          c->layout.wire_latency_ns, 0, 1, 0};
     uint64_t parent = crystal_graph_hash(c->graph);
@@ -167,10 +169,13 @@ static int measure_all(struct compose *c, struct crystal_error *err)
     if (!code)
         code = crystal_overhead_find(o, &wire, &h->overhead_sample_count, err);
     crystal_overhead_destroy(o);
-    h->overhead_ns = wire.overhead_ns;
-    h->op_overhead_ns = wire.op_overhead_ns;
     h->overhead_origin =
         h->overhead_sample_count ? CRYSTAL_ORIGIN_MEASURED : CRYSTAL_ORIGIN_MODELLED;
+    if (!code && !h->overhead_sample_count && c->lrank_count > 1 && c->calibrate)
+        code = c->calibrate(c->layout.sandbox_count, &wire, &h->overhead_sample_count,
+                            err);
+    h->overhead_ns = wire.overhead_ns;
+    h->op_overhead_ns = wire.op_overhead_ns;
     h->lrank_count = c->lrank_count;
     h->rep_count = c->rep_count;
     h->graph_hash = crystal_graph_hash(c->graph);
@@ -377,7 +382,8 @@ static void compose_fini(struct compose *c)
     crystal_layout_fini(&c->layout);
 }
 
-int crystal_plan_compose(const char *job_dir, struct crystal_error *err)
+int crystal_plan_compose(const char *job_dir, crystal_compose_calibrate *calibrate,
+                         struct crystal_error *err)
 {
     struct compose c;
     char path[PATH_MAX];
@@ -385,6 +391,7 @@ int crystal_plan_compose(const char *job_dir, struct crystal_error *err)
 
     memset(&c, 0, sizeof c);
     c.job_dir = job_dir;
+    c.calibrate = calibrate;
     code = path_of(&c, path, "job.profile", err);
     if (!code)
         code = open_parents(&c, err);

@@ -3,10 +3,17 @@
 #define CRYSTAL_COMPOSE_H
 
 #include "runtime/error.h"
+#include "runtime/transfer.h"
 
 /* Makes job_dir/job.profile from job_dir/plan/R.trace of the sandbox ranks, recorded
  * while their calls passed through and virtual ranks answered at once, from job.graph
- * and layout.yaml. The first iteration is left out. */
-int crystal_plan_compose(const char *job_dir, struct crystal_error *err);
+ * and layout.yaml. The first iteration is left out. Where no collective has all its
+ * members in the sandbox, calibrate (unless NULL) is asked for the software cost of a
+ * message, as crystal_calibrate finds it. */
+typedef int crystal_compose_calibrate(uint32_t sandbox_count,
+                                      struct crystal_transfer_wire *wire,
+                                      uint32_t *ret_count, struct crystal_error *err);
+int crystal_plan_compose(const char *job_dir, crystal_compose_calibrate *calibrate,
+                         struct crystal_error *err);
 
 #endif

@@ -10,86 +10,85 @@
 #include <stdbool.h>
 #include <stdlib.h>
 
-struct sample {
-    uint32_t comm, crank;
-    uint64_t seq;
-    uint64_t begin_ns, end_ns; /* absolute */
-    const struct crystal_op *op;
-};
-
 struct crystal_overhead {
-    const struct crystal_graph *graph;
-    struct sample *samples;
+    struct crystal_overhead_part *parts;
     size_t count, capacity;
+    uint32_t most_ranks;
 };
 
-struct crystal_overhead *crystal_overhead_create(const struct crystal_graph *g)
+struct crystal_overhead *crystal_overhead_create(void)
 {
-    struct crystal_overhead *o = calloc(1, sizeof *o);
-
-    if (o)
-        o->graph = g;
-    return o;
+    return calloc(1, sizeof(struct crystal_overhead));
 }
 
 void crystal_overhead_destroy(struct crystal_overhead *o)
 {
     if (!o)
         return;
-    free(o->samples);
+    free(o->parts);
     free(o);
 }
 
-static int put(struct crystal_overhead *o, const struct sample *s)
+int crystal_overhead_put(struct crystal_overhead *o,
+                         const struct crystal_overhead_part *part,
+                         struct crystal_error *err)
 {
     if (o->count == o->capacity) {
         size_t capacity = o->capacity ? 2 * o->capacity : 256;
-        struct sample *samples = realloc(o->samples, capacity * sizeof *samples);
+        struct crystal_overhead_part *parts =
+            realloc(o->parts, capacity * sizeof *parts);
 
-        if (!samples)
-            return -ENOMEM;
-        o->samples = samples;
+        if (!parts)
+            return crystal_error_set(err, ENOMEM, "out of memory");
+        o->parts = parts;
         o->capacity = capacity;
     }
-    o->samples[o->count++] = *s;
+    if (part->nranks > o->most_ranks)
+        o->most_ranks = part->nranks;
+    o->parts[o->count++] = *part;
     return 0;
 }
 
-int crystal_overhead_add(struct crystal_overhead *o, uint32_t lrank,
-                         const struct crystal_op *ops, uint64_t op_count,
-                         uint64_t first, struct crystal_error *err)
+int crystal_overhead_add(struct crystal_overhead *o, const struct crystal_graph *g,
+                         uint32_t lrank, const struct crystal_op *ops,
+                         uint64_t op_count, uint64_t first, struct crystal_error *err)
 {
-    uint32_t local_count = crystal_graph_local_count(o->graph, lrank);
+    uint32_t local_count = crystal_graph_local_count(g, lrank);
     const struct crystal_op **done = calloc(op_count + 1, sizeof(*done));
     uint64_t *seq = calloc(local_count + 1, sizeof *seq);
     uint64_t start_ns = op_count ? ops[0].value : 0; /* START */
-    int code = done && seq ? 0 : -ENOMEM;
+    int code = 0;
 
+    if (!done || !seq)
+        code = crystal_error_set(err, ENOMEM, "out of memory");
     for (uint64_t i = 0; !code && i < op_count; i++)
         if (ops[i].kind == CRYSTAL_OP_DONE && ops[i].peer < op_count)
             done[ops[i].peer] = &ops[i];
     for (uint64_t i = 0; !code && i < op_count; i++) {
-        struct sample s = {.op = &ops[i]};
+        struct crystal_overhead_part s = {.op = &ops[i]};
+        struct crystal_graph_comm comm;
 
         if (ops[i].kind != CRYSTAL_OP_COLL || ops[i].comm >= local_count)
             continue;
         s.seq = seq[ops[i].comm]++;
         if (i < first || !done[i] || !crystal_dtype_bytes(ops[i].dtype))
             continue;
-        s.comm = crystal_graph_comm_of(o->graph, lrank, ops[i].comm);
-        s.crank = crystal_graph_crank_of(o->graph, s.comm, lrank);
+        s.comm = crystal_graph_comm_of(g, lrank, ops[i].comm);
+        s.crank = crystal_graph_crank_of(g, s.comm, lrank);
+        crystal_graph_comm(g, s.comm, &comm);
+        s.nranks = comm.nranks;
         s.begin_ns = start_ns + done[i]->value;
         s.end_ns = start_ns + done[i]->t_ns;
-        code = put(o, &s);
+        code = crystal_overhead_put(o, &s, err);
     }
     free(done);
     free(seq);
-    return code ? crystal_error_set(err, -code, "out of memory") : 0;
+    return code;
 }
 
 static int compare(const void *a, const void *b)
 {
-    const struct sample *x = a, *y = b;
+    const struct crystal_overhead_part *x = a, *y = b;
 
     if (x->comm != y->comm)
         return x->comm < y->comm ? -1 : 1;
@@ -116,7 +115,7 @@ static uint32_t steps_of(const struct crystal_op *op, uint32_t nranks)
 
 /* How much later the collective whose nranks members begin at s ended than the bare
  * wire says: by the latest end. */
-static int64_t cost_of(const struct sample *s, uint32_t nranks,
+static int64_t cost_of(const struct crystal_overhead_part *s, uint32_t nranks,
                        const struct crystal_transfer_wire *wire, uint64_t *memory)
 {
     struct crystal_transfer_op op = {.func = s->op->func,
@@ -162,16 +161,15 @@ static uint32_t costs_of(struct crystal_overhead *o,
     uint32_t count = 0;
 
     for (size_t i = 0; i < o->count;) {
-        struct crystal_graph_comm comm;
+        uint32_t nranks = o->parts[i].nranks;
         size_t end = i;
 
-        while (end < o->count && o->samples[end].comm == o->samples[i].comm &&
-               o->samples[end].seq == o->samples[i].seq)
+        while (end < o->count && o->parts[end].comm == o->parts[i].comm &&
+               o->parts[end].seq == o->parts[i].seq)
             end++;
-        crystal_graph_comm(o->graph, o->samples[i].comm, &comm);
-        if (end - i == comm.nranks && comm.nranks > 1) {
-            costs[count].steps = steps_of(o->samples[i].op, comm.nranks);
-            costs[count++].ns = cost_of(&o->samples[i], comm.nranks, bare, memory);
+        if (end - i == nranks && nranks > 1) {
+            costs[count].steps = steps_of(o->parts[i].op, nranks);
+            costs[count++].ns = cost_of(&o->parts[i], nranks, bare, memory);
         }
         i = end;
     }
@@ -200,8 +198,7 @@ int crystal_overhead_find(struct crystal_overhead *o,
                           struct crystal_error *err)
 {
     struct cost *costs = malloc((o->count + 1) * sizeof *costs);
-    uint64_t *memory =
-        malloc(4 * ((size_t)crystal_graph_lrank_count(o->graph) + 1) * sizeof *memory);
+    uint64_t *memory = malloc(4 * ((size_t)o->most_ranks + 1) * sizeof *memory);
     uint32_t count;
 
     if (!costs || !memory) {
@@ -211,7 +208,7 @@ int crystal_overhead_find(struct crystal_overhead *o,
     }
     wire->overhead_ns = wire->op_overhead_ns = 0;
     if (o->count)
-        qsort(o->samples, o->count, sizeof *o->samples, compare);
+        qsort(o->parts, o->count, sizeof *o->parts, compare);
     count = costs_of(o, wire, costs, memory);
     if (count) {
         double few, many, per_step;

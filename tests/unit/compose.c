@@ -71,7 +71,7 @@ static struct crystal_profile *composed(const struct job *j)
     struct crystal_profile *p;
     char path[160];
 
-    JOB_MUST(crystal_plan_compose(j->dir, &job_err));
+    JOB_MUST(crystal_plan_compose(j->dir, NULL, &job_err));
     job_path(j, path, sizeof path, "job.profile");
     p = crystal_profile_open(path, &job_err);
     JOB_MUST(!p);
@@ -249,7 +249,7 @@ static void refuse(const struct job *j, const char *part)
 {
     struct crystal_error err = {0};
 
-    CHECK(crystal_plan_compose(j->dir, &err) < 0);
+    CHECK(crystal_plan_compose(j->dir, NULL, &err) < 0);
     CHECK_HAS(err.text, part);
 }
 
@@ -278,7 +278,7 @@ static void refuses_what_does_not_fit(void)
     job_rank_end(&j);
     refuse(&j,
            "rank 0: the program did not call what it called during capture (record ");
-    CHECK_EQ(crystal_plan_compose(j.dir, NULL), -ESTALE);
+    CHECK_EQ(crystal_plan_compose(j.dir, NULL, NULL), -ESTALE);
 
     /* nothing that repeats */
     job_rank(&j, "plan", 0);

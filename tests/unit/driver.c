@@ -72,7 +72,7 @@ static void make_job(struct job *j)
         rank(j, "plan", r);
     }
     JOB_MUST(crystal_graph_build(j->dir, &job_err));
-    JOB_MUST(crystal_plan_compose(j->dir, &job_err)); /* all four measured */
+    JOB_MUST(crystal_plan_compose(j->dir, NULL, &job_err)); /* all four measured */
     j->layout.sandbox_count = 1;
 }
 

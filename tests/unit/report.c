@@ -124,7 +124,7 @@ static void make(struct job *j)
         rank(j, "plan", r);
     }
     JOB_MUST(crystal_graph_build(j->dir, &job_err));
-    JOB_MUST(crystal_plan_compose(j->dir, &job_err));
+    JOB_MUST(crystal_plan_compose(j->dir, NULL, &job_err));
     job_path(j, path, sizeof path, "runs");
     JOB_MUST(mkdir(path, 0700));
     for (int n = 1; n <= 2; n++) {
@@ -265,7 +265,7 @@ static void refuses_other_parents(void)
         rank(&j, "plan", r);
     }
     JOB_MUST(crystal_graph_build(j.dir, &job_err));
-    JOB_MUST(crystal_plan_compose(j.dir, &job_err));
+    JOB_MUST(crystal_plan_compose(j.dir, NULL, &job_err));
     refuse(&j, -ENOENT, "runs: no finished run; run 'scrystal emulate' first");
     job_end(&j);
 }
