@@ -548,6 +548,10 @@ static ncclResult_t enqueue(uint8_t func, const void *send, void *recv, size_t c
         call.flags = CRYSTAL_OP_FLAG_IN_PLACE;
     if (func == CRYSTAL_FUNC_BROADCAST && call.flags && call.peer == comm->crank)
         recv_bytes = 0; /* the root has it already */
+    if (func == CRYSTAL_FUNC_BROADCAST && call.peer != comm->crank && r->is_replica) {
+        send = recv; /* the root may be a rank that this one stands for */
+        send_bytes = recv_bytes;
+    }
     op.client.op.comm = comm->number;
     op.client.op.func = func;
     op.client.op.dtype = (uint8_t)datatype;

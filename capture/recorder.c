@@ -99,6 +99,8 @@ static void recorder_start(void)
     r->iterations = (uint32_t)env_number(CRYSTAL_ENV_ITERATIONS, UINT32_MAX, 0);
     r->keep_all =
         getenv(CRYSTAL_ENV_PAYLOAD) && strcmp(getenv(CRYSTAL_ENV_PAYLOAD), "all") == 0;
+    r->is_replica =
+        getenv(CRYSTAL_ENV_LIVE) && strcmp(getenv(CRYSTAL_ENV_LIVE), "replica") == 0;
     if (!directory || r->lrank == UINT32_MAX) {
         (void)snprintf(r->broken, sizeof r->broken,
                        "recorder: %s is not set; start the program with scrystal "

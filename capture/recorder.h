@@ -44,6 +44,7 @@ struct recorder {
     uint32_t lrank;
     uint32_t iterations;                   /* 0: not given */
     int keep_all;                          /* payloads of every type and size */
+    int is_replica;                        /* this rank may stand for others */
     char broken[CRYSTAL_ERROR_TEXT_BYTES]; /* why there is no trace; empty: fine */
 };
 

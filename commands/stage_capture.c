@@ -40,6 +40,8 @@ static int prepare(struct stage *stage, struct crystal_error *err)
                   (unsigned long long)stage->layout.fingerprint);
     stage_env_add(&stage->env, "%s=%s", CRYSTAL_ENV_PAYLOAD,
                   stage->layout.payload_all ? "all" : "control");
+    stage_env_add(&stage->env, "%s=%s", CRYSTAL_ENV_LIVE,
+                  stage->layout.live_mode == CRYSTAL_LIVE_ALL ? "all" : "replica");
     return 0;
 }
 

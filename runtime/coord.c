@@ -141,6 +141,12 @@ out:
     free(list);
 }
 
+static void on_notice(void *context, const char *text)
+{
+    (void)context;
+    crystal_log(CRYSTAL_LOG_INFO, "coordinator", "%s", text);
+}
+
 static void on_result(void *context, uint32_t lrank, uint32_t request,
                       const struct crystal_slice *results, uint32_t count)
 {
@@ -199,7 +205,7 @@ static int stage_begin(struct crystal_coord *coord, enum stage stage,
 {
     const struct crystal_layout *layout = coord->config.layout;
     const struct crystal_exchange_hooks hooks = {coord, on_comm_ready, on_comm_made,
-                                                 on_result};
+                                                 on_notice, on_result};
     const uint32_t *real = stage == STAGE_CAPTURE ? layout->live : layout->sandbox;
 
     for (struct client *c = coord->clients; c; c = c->next)

@@ -28,6 +28,9 @@
  * anything else only those that steer control flow. */
 #define CRYSTAL_ENV_FINGERPRINT "CRYSTAL_FINGERPRINT"
 #define CRYSTAL_ENV_PAYLOAD     "CRYSTAL_PAYLOAD"
+/* Recorder: "replica" where live ranks stand for others, so that a rank's buffer may be
+ * asked for although the rank is not the root of a broadcast; anything else: not. */
+#define CRYSTAL_ENV_LIVE "CRYSTAL_LIVE"
 /* Plugin (NET, PROFILER): the board of this node, and where LRANK.run goes. */
 #define CRYSTAL_ENV_BOARD   "CRYSTAL_BOARD"
 #define CRYSTAL_ENV_RUN_DIR "CRYSTAL_RUN_DIR"

@@ -28,6 +28,7 @@ crystal_exchange_create(const struct crystal_layout *layout,
         return NULL;
     x->layout = layout;
     x->hooks = *hooks;
+    crystal_replica_init(&x->replica, layout);
     x->ranks = calloc((size_t)layout->lrank_count + 1, sizeof *x->ranks);
     if (!x->ranks) {
         free(x);
@@ -56,6 +57,8 @@ static void comm_free(struct comm *m)
         coll_free(gone);
     }
     crystal_exchange_p2p_fini(m);
+    for (uint32_t i = 0; i < m->live_count; i++)
+        crystal_blob_unref(m->live[i].scattered.blob);
     free(m->name);
     free(m->members);
     free(m->part_of);
@@ -185,6 +188,8 @@ static int comm_represent(const struct crystal_exchange *x, struct comm *m,
             m->live[m->part_of[c]].times++;
     }
     free(slot_of);
+    if (crystal_replica_span(&x->replica, m->members, m->nranks, &m->span))
+        return crystal_error_set(err, ENOMEM, "coordinator: out of memory");
     return 0;
 }
 
@@ -405,6 +410,51 @@ static int mismatch(const struct op *first, const struct op *op,
                              op->ticket->lrank, b);
 }
 
+static void root_tell(const struct crystal_exchange *x, struct comm *m,
+                      const struct coll *coll, const struct member *rep)
+{
+    const struct crystal_msg_op *head = &coll->deposits[0]->head;
+    char text[CRYSTAL_ERROR_TEXT_BYTES];
+
+    if (m->root_told || !x->hooks.notice)
+        return;
+    m->root_told = 1;
+    (void)snprintf(text, sizeof text,
+                   "rank %" PRIu32 ", root of %s %" PRIu64
+                   " on '%s', is not live; it sends what %s rank %" PRIu32,
+                   m->members[head->peer], crystal_func_name(head->func), coll->seq,
+                   m->name,
+                   head->func == CRYSTAL_FUNC_SCATTER ? "was scattered last by"
+                                                      : "is in the buffer of",
+                   rep->lrank);
+    x->hooks.notice(x->hooks.context, text);
+}
+
+/* Where the root is not live, its part is what the one that stands for it has for it;
+ * see exchange.h. */
+static void root_stand_in(const struct crystal_exchange *x, struct comm *m,
+                          const struct coll *coll, struct crystal_part *parts)
+{
+    const struct crystal_msg_op *head = &coll->deposits[0]->head;
+    uint32_t slot = CRYSTAL_NO_PART;
+    struct member *rep;
+
+    if (head->func == CRYSTAL_FUNC_BROADCAST || head->func == CRYSTAL_FUNC_SCATTER)
+        slot = m->part_of[head->peer];
+    if (slot == CRYSTAL_NO_PART)
+        return; /* nothing to do, or the collective's own sentence */
+    rep = &m->live[slot];
+    if (head->func == CRYSTAL_FUNC_SCATTER && rep->crank == head->peer) {
+        crystal_blob_unref(rep->scattered.blob);
+        rep->scattered = parts[slot].send;
+        (void)crystal_blob_ref(rep->scattered.blob);
+    } else if (head->func == CRYSTAL_FUNC_SCATTER) {
+        parts[slot].send = rep->scattered;
+    }
+    if (rep->crank != head->peer && parts[slot].send.bytes)
+        root_tell(x, m, coll, rep);
+}
+
 static int coll_complete(struct crystal_exchange *x, struct comm *m, struct coll *coll,
                          struct crystal_error *err)
 {
@@ -429,6 +479,7 @@ static int coll_complete(struct crystal_exchange *x, struct comm *m, struct coll
                                          .scalar = coll->deposits[i]->head.scalar,
                                          .times = m->live[i].times,
                                          .lrank = m->live[i].lrank};
+    root_stand_in(x, m, coll, parts);
     for (uint32_t i = 0; rc == 0 && i < m->live_count; i++) {
         if (!coll->deposits[i]->head.recv_bytes)
             continue;
@@ -586,7 +637,7 @@ static int ticket_deposit(struct crystal_exchange *x, struct ticket *t,
 
     for (uint32_t i = 0; rc == 0 && i < t->count; i++)
         if (t->ops[i].head.func == CRYSTAL_FUNC_RECV)
-            rc = crystal_exchange_p2p_announce(&t->ops[i], err);
+            rc = crystal_exchange_p2p_announce(x, &t->ops[i], err);
     for (uint32_t i = 0; rc == 0 && i < t->count; i++)
         if (t->ops[i].head.func == CRYSTAL_FUNC_SEND)
             rc = crystal_exchange_p2p_send(x, &t->ops[i], err);

@@ -2,10 +2,14 @@
  * receives, and the sentences for what can never complete.
  *
  * A collective completes when every live member has deposited its part; a member that
- * is not live contributes what its representative deposited. Sends are buffered;
- * receives take messages in order per communicator, source and destination, and a
- * receive from a rank that is not live takes what its representative sent to the
- * receiver. Knows nothing of sockets; one thread.
+ * is not live contributes what its representative deposited. As the root
+ *   of a broadcast  the buffer of its representative before the call,
+ *   of a scatter    what its representative scattered last on this communicator.
+ * Sends are buffered; receives take messages in order per communicator, source and
+ * destination. A receive from a rank that is not live takes what its representative
+ * sent to the receiver; where these two are one rank, what it sent to the rank that is
+ * as many replicas away as the receiver is from the sender (exchange_p2p.c). Knows
+ * nothing of sockets; one thread.
  */
 #ifndef CRYSTAL_EXCHANGE_H
 #define CRYSTAL_EXCHANGE_H
@@ -28,6 +32,8 @@ struct crystal_exchange_hooks {
     /* A communicator is complete; once. */
     void (*comm_made)(void *context, const char *name, const uint32_t *members,
                       uint32_t nranks);
+    /* Something that the user should know once; NULL = nobody listens. */
+    void (*notice)(void *context, const char *text);
     /* Answers OPS: one slice per operation. The hook takes what references it needs. */
     void (*result)(void *context, uint32_t lrank, uint32_t request,
                    const struct crystal_slice *results, uint32_t count);

@@ -3,8 +3,13 @@
  *
  * A receive from a rank that is not live takes what the live rank that stands for it
  * sent to the same receiver; so one message can be taken several times: once per rank
- * that asks. A queue keeps a message until all who have ever asked took it. What is
- * sent to a rank that is not live is dropped.
+ * that asks. A queue keeps a message until all who have ever asked took it.
+ *
+ * Where the receiver itself stands for the sender, as in a ring of replicas, it takes
+ * what it sent to the rank that is as many replicas behind it as the receiver is behind
+ * the sender (the graph's rule, crystal_graph_peer_of). So what is sent to a rank that
+ * is not live is kept, too, but no more than UNASKED_MAX messages that nobody has asked
+ * for: then they and all later ones are dropped.
  */
 #include "config.h"
 
@@ -13,6 +18,15 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
+
+#define UNASKED_MAX 16
+
+static int is_live_crank(const struct comm *m, uint32_t crank)
+{
+    uint32_t slot = m->part_of[crank];
+
+    return slot != CRYSTAL_NO_PART && m->live[slot].crank == crank;
+}
 
 static struct queue *queue_get(struct comm *m, uint32_t src_slot, uint32_t dst_crank)
 {
@@ -24,16 +38,19 @@ static struct queue *queue_get(struct comm *m, uint32_t src_slot, uint32_t dst_c
     if (*at)
         return *at;
     q = calloc(1, sizeof *q);
-    if (q)
-        q->consumers = calloc(1, sizeof *q->consumers);
-    if (!q || !q->consumers) {
-        free(q);
+    if (!q)
         return NULL;
-    }
     q->src_slot = src_slot;
     q->dst_crank = dst_crank;
     q->end = &q->messages;
-    q->consumers->src_crank = m->live[src_slot].crank;
+    if (is_live_crank(m, dst_crank)) { /* it will ask for all of them itself */
+        q->consumers = calloc(1, sizeof *q->consumers);
+        if (!q->consumers) {
+            free(q);
+            return NULL;
+        }
+        q->consumers->src_crank = m->live[src_slot].crank;
+    }
     *at = q;
     return q;
 }
@@ -54,7 +71,26 @@ static struct consumer *consumer_get(struct queue *q, uint32_t src_crank)
     return *at;
 }
 
-int crystal_exchange_p2p_announce(struct op *op, struct crystal_error *err)
+/* Whose messages of that live rank a receive takes: by the receiver's crank. */
+static uint32_t destination(const struct crystal_exchange *x, const struct op *op,
+                            uint32_t src_slot)
+{
+    const struct comm *m = op->comm;
+    const struct member *own = &m->live[op->slot];
+    uint32_t lrank;
+
+    if (src_slot != op->slot || op->head.peer == own->crank)
+        return own->crank;
+    lrank = crystal_replica_behind(&x->replica, &m->span, own->lrank,
+                                   m->members[op->head.peer], own->lrank);
+    for (uint32_t c = 0; c < m->nranks; c++)
+        if (m->members[c] == lrank)
+            return c;
+    return own->crank;
+}
+
+int crystal_exchange_p2p_announce(struct crystal_exchange *x, struct op *op,
+                                  struct crystal_error *err)
 {
     struct comm *m = op->comm;
     uint32_t src_slot = m->part_of[op->head.peer];
@@ -68,10 +104,18 @@ int crystal_exchange_p2p_announce(struct op *op, struct crystal_error *err)
                                  "use --crystal-live=all",
                                  op->ticket->lrank, m->members[op->head.peer], m->name,
                                  op->head.call_site);
-    op->queue = queue_get(m, src_slot, m->live[op->slot].crank);
+    op->queue = queue_get(m, src_slot, destination(x, op, src_slot));
     consumer = op->queue ? consumer_get(op->queue, op->head.peer) : NULL;
     if (!consumer)
         return crystal_error_set(err, ENOMEM, "coordinator: out of memory");
+    if (op->queue->is_closed)
+        return crystal_error_set(
+            err, ENOTSUP,
+            "coordinator: rank %" PRIu32 " receives from rank %" PRIu32
+            " on '%s' (called at 0x%" PRIx64 "), which is not live, and more than %d "
+            "messages that could stand for its have gone by; use --crystal-live=all",
+            op->ticket->lrank, m->members[op->head.peer], m->name, op->head.call_site,
+            UNASKED_MAX);
     if (consumer->last)
         consumer->last->next = op;
     else
@@ -102,23 +146,28 @@ static int size_mismatch(const struct queue *q, const struct op *op,
         op->ticket->lrank, op->head.recv_bytes, op->head.call_site);
 }
 
+static void drop_first(struct queue *q)
+{
+    struct message *gone = q->messages;
+
+    q->messages = gone->next;
+    if (!q->messages)
+        q->end = &q->messages;
+    q->first_index++;
+    q->count--;
+    crystal_blob_unref(gone->data.blob);
+    free(gone);
+}
+
 static void drop_taken(struct queue *q)
 {
-    uint64_t taken = UINT64_MAX;
+    uint64_t taken = q->consumers ? UINT64_MAX : 0;
 
     for (const struct consumer *c = q->consumers; c; c = c->next)
         if (c->next_index < taken)
             taken = c->next_index;
-    while (q->messages && q->first_index < taken) {
-        struct message *gone = q->messages;
-
-        q->messages = gone->next;
-        if (!q->messages)
-            q->end = &q->messages;
-        q->first_index++;
-        crystal_blob_unref(gone->data.blob);
-        free(gone);
-    }
+    while (q->messages && q->first_index < taken)
+        drop_first(q);
 }
 
 int crystal_exchange_p2p_match(struct crystal_exchange *x, struct queue *q,
@@ -145,31 +194,44 @@ int crystal_exchange_p2p_match(struct crystal_exchange *x, struct queue *q,
     return 0;
 }
 
+static int message_add(struct queue *q, const struct op *op)
+{
+    struct message *msg = calloc(1, sizeof *msg);
+
+    if (!msg)
+        return -ENOMEM;
+    msg->data = op->send;
+    (void)crystal_blob_ref(msg->data.blob);
+    msg->call_site = op->head.call_site;
+    *q->end = msg;
+    q->end = &msg->next;
+    q->count++;
+    return 0;
+}
+
 int crystal_exchange_p2p_send(struct crystal_exchange *x, struct op *op,
                               struct crystal_error *err)
 {
     struct comm *m = op->comm;
-    uint32_t dst = m->members[op->head.peer];
-    struct message *msg;
-    struct queue *q;
-    int rc;
+    int is_live = x->ranks[m->members[op->head.peer]].is_live, rc = 0;
+    struct queue *q = NULL;
 
-    if (x->ranks[dst].is_live) {
+    if (is_live || m->span.count > 1) { /* else nobody can ask for it */
         q = queue_get(m, op->slot, op->head.peer);
-        msg = q ? calloc(1, sizeof *msg) : NULL;
-        if (!msg)
+        if (!q)
             return crystal_error_set(err, ENOMEM, "coordinator: out of memory");
-        msg->data = op->send;
-        (void)crystal_blob_ref(msg->data.blob);
-        msg->call_site = op->head.call_site;
-        *q->end = msg;
-        q->end = &msg->next;
-        rc = crystal_exchange_p2p_match(x, q, err);
-        if (rc < 0)
-            return rc;
+        q->is_closed |= !is_live && !q->consumers && q->count >= UNASKED_MAX;
+        while (q->is_closed && q->messages)
+            drop_first(q);
     }
-    crystal_exchange_done(x, op, (struct crystal_slice){0});
-    return 0;
+    if (q && !q->is_closed) {
+        if (message_add(q, op))
+            return crystal_error_set(err, ENOMEM, "coordinator: out of memory");
+        rc = crystal_exchange_p2p_match(x, q, err);
+    }
+    if (rc == 0)
+        crystal_exchange_done(x, op, (struct crystal_slice){0});
+    return rc;
 }
 
 void crystal_exchange_p2p_fini(struct comm *m)

@@ -4,6 +4,7 @@
 
 #include "runtime/collective.h"
 #include "runtime/exchange.h"
+#include "runtime/replica.h"
 
 #define NO_RANK      UINT32_MAX
 #define QUEUE_CHAINS 64 /* a power of two */
@@ -14,7 +15,8 @@ struct member {
     uint32_t times;   /* members that it stands for, itself included */
     uint32_t request; /* of its COMM_INIT */
     uint8_t joined;
-    uint64_t next_seq; /* of its next collective */
+    uint64_t next_seq;              /* of its next collective */
+    struct crystal_slice scattered; /* its last scatter as root; owns a reference */
 };
 
 struct op {
@@ -64,10 +66,12 @@ struct consumer {
     struct op *first, *last;
 };
 
-/* What one live member sends to another. */
+/* What one live member sends to another, live or not. */
 struct queue {
     struct queue *next;
     uint32_t src_slot, dst_crank;
+    uint8_t is_closed;    /* nobody asked for them: messages are dropped */
+    uint32_t count;       /* of messages */
     uint64_t first_index; /* of messages */
     struct message *messages, **end;
     struct consumer *consumers;
@@ -85,7 +89,9 @@ struct comm {
     uint8_t named_only;    /* nranks comes with the first member */
     uint8_t members_known; /* from the store; else from who joins */
     uint8_t ready;
-    struct coll *first_coll; /* ascending by seq */
+    uint8_t root_told;                /* the notice about roots that are not live */
+    struct crystal_replica_span span; /* of members */
+    struct coll *first_coll;          /* ascending by seq */
     struct queue *queues[QUEUE_CHAINS];
 };
 
@@ -100,6 +106,7 @@ struct rank {
 struct crystal_exchange {
     const struct crystal_layout *layout;
     struct crystal_exchange_hooks hooks;
+    struct crystal_replica replica;
     struct rank *ranks; /* by lrank */
     struct comm **comms;
     uint32_t comm_count;
@@ -112,7 +119,8 @@ void crystal_exchange_done(struct crystal_exchange *x, struct op *op,
 /* NULL where nothing is outstanding under that number. */
 struct ticket *crystal_exchange_ticket(const struct rank *r, uint32_t request);
 
-int crystal_exchange_p2p_announce(struct op *op, struct crystal_error *err);
+int crystal_exchange_p2p_announce(struct crystal_exchange *x, struct op *op,
+                                  struct crystal_error *err);
 int crystal_exchange_p2p_send(struct crystal_exchange *x, struct op *op,
                               struct crystal_error *err);
 int crystal_exchange_p2p_match(struct crystal_exchange *x, struct queue *q,

@@ -352,9 +352,9 @@ static int sets_make(struct build *b, struct crystal_error *err)
         b->sets[i] = (struct crystal_graph_set){e->name ? names : CRYSTAL_GRAPH_NONE,
                                                 members,
                                                 e->nranks,
-                                                e->dp_first,
-                                                e->dp_step,
-                                                e->dp_count};
+                                                e->dp.first,
+                                                e->dp.step,
+                                                e->dp.count};
         members += e->nranks;
         names += e->name ? strlen(e->name) + 1 : 0;
     }
@@ -675,8 +675,8 @@ int crystal_graph_build(const char *job_dir, struct crystal_error *err)
     if (!code) {
         b.head.lrank_count = b.layout.lrank_count;
         b.head.rep_count = b.layout.live_count;
-        b.head.dp_stride = b.comms.dp_stride;
-        b.head.dp_size = b.comms.dp_size;
+        b.head.dp_stride = b.comms.replica.stride;
+        b.head.dp_size = b.comms.replica.size;
     }
     if (!code && !(code = map_make(&b, err)) && !(code = sets_make(&b, err)) &&
         !(code = reps_make(&b, err))) {

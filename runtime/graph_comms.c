@@ -1,7 +1,4 @@
-/* comms.tab and the copies of its communicators in other replicas. The grid's
- * arithmetic is that of layout.c: coordinates from the rank's number, fastest dimension
- * first, ep either a dimension of its own or inside dp.
- */
+/* comms.tab and the copies of its communicators in other replicas. */
 #include "config.h"
 
 #include "runtime/graph_comms.h"
@@ -12,67 +9,16 @@
 #include <stdlib.h>
 #include <string.h>
 
-static void dp_init(struct crystal_graph_comms *c, const struct crystal_layout *layout)
-{
-    const struct crystal_grid *grid = &layout->grid;
-    uint32_t stride = 1;
-
-    c->dp_stride = 1;
-    c->dp_size = 1;
-    if (layout->live_mode == CRYSTAL_LIVE_ALL)
-        return;
-    for (uint32_t i = 0; i < grid->count; i++) {
-        if (strcmp(grid->dim[i].name, "dp") == 0) {
-            c->dp_stride = stride;
-            c->dp_size = grid->dim[i].size;
-            return;
-        }
-        if (strcmp(grid->dim[i].name, "ep") != 0 || grid->ep_inside <= 1)
-            stride *= grid->dim[i].size;
-    }
-}
-
 static uint32_t dp_of(const struct crystal_graph_comms *c, uint32_t lrank)
 {
-    return lrank / c->dp_stride % c->dp_size;
-}
-
-/* Fills dp_first, dp_step and dp_count; 0 or -ENOMEM. */
-static int describe_dp(const struct crystal_graph_comms *c,
-                       struct crystal_graph_entry *e)
-{
-    bool *has = calloc(c->dp_size, sizeof *has);
-    uint32_t last = 0;
-
-    if (!has)
-        return -ENOMEM;
-    for (uint32_t k = 0; k < e->nranks; k++)
-        has[dp_of(c, e->members[k])] = true;
-    e->dp_count = 0;
-    e->dp_step = 1;
-    for (uint32_t d = 0; d < c->dp_size; d++) {
-        if (!has[d])
-            continue;
-        if (e->dp_count == 0)
-            e->dp_first = d;
-        else if (e->dp_count == 1)
-            e->dp_step = d - last;
-        else if (d - last != e->dp_step) {
-            e->dp_count = 0;
-            break;
-        }
-        e->dp_count++;
-        last = d;
-    }
-    free(has);
-    return 0;
+    return crystal_replica_of(&c->replica, lrank);
 }
 
 /* Takes name and members, also on failure. */
 static int add(struct crystal_graph_comms *c, char *name, uint32_t *members,
                uint32_t nranks)
 {
-    struct crystal_graph_entry e = {name, members, nranks, 0, 1, 0};
+    struct crystal_graph_entry e = {name, members, nranks, {0, 1, 0}};
 
     if (c->count == c->capacity) {
         uint32_t capacity = c->capacity ? 2 * c->capacity : 64;
@@ -84,7 +30,7 @@ static int add(struct crystal_graph_comms *c, char *name, uint32_t *members,
         c->entries = entries;
         c->capacity = capacity;
     }
-    if (describe_dp(c, &e))
+    if (crystal_replica_span(&c->replica, members, nranks, &e.dp))
         goto err_free;
     c->entries[c->count++] = e;
     return 0;
@@ -143,7 +89,7 @@ int crystal_graph_comms_read(struct crystal_graph_comms *c, const char *path,
 
     memset(c, 0, sizeof *c);
     c->lrank_count = layout->lrank_count;
-    dp_init(c, layout);
+    crystal_replica_init(&c->replica, layout);
     if (!in)
         return crystal_error_set(err, errno, "%s: %s; run 'scrystal capture' first",
                                  path, strerror(errno));
@@ -167,7 +113,7 @@ int crystal_graph_comms_read(struct crystal_graph_comms *c, const char *path,
         goto err_fini;
     }
     c->named_count = c->count;
-    copies = (size_t)c->named_count * c->dp_size;
+    copies = (size_t)c->named_count * c->replica.size;
     c->copies = malloc((copies ? copies : 1) * sizeof *c->copies);
     if (!c->copies) {
         code = crystal_error_set(err, ENOMEM, "%s: out of memory", path);
@@ -219,14 +165,15 @@ int crystal_graph_comms_of(struct crystal_graph_comms *c, uint32_t named,
                            struct crystal_error *err)
 {
     const struct crystal_graph_entry *e = &c->entries[named];
-    uint32_t by = (dp_of(c, lrank) + c->dp_size - dp_of(c, rep_lrank)) % c->dp_size;
+    uint32_t by =
+        (dp_of(c, lrank) + c->replica.size - dp_of(c, rep_lrank)) % c->replica.size;
     uint32_t *copy, *members;
 
     if (has_member(e, lrank)) {
         *ret = named;
         return 0;
     }
-    copy = &c->copies[(size_t)named * c->dp_size + by];
+    copy = &c->copies[(size_t)named * c->replica.size + by];
     if (*copy != UINT32_MAX && has_member(&c->entries[*copy], lrank)) {
         *ret = *copy;
         return 0;
@@ -237,8 +184,8 @@ int crystal_graph_comms_of(struct crystal_graph_comms *c, uint32_t named,
     for (uint32_t k = 0; k < e->nranks; k++) {
         uint32_t dp = dp_of(c, e->members[k]);
 
-        members[k] =
-            e->members[k] + ((dp + by) % c->dp_size) * c->dp_stride - dp * c->dp_stride;
+        members[k] = e->members[k] + ((dp + by) % c->replica.size) * c->replica.stride -
+                     dp * c->replica.stride;
     }
     *ret = c->count;
     if (add(c, NULL, members, e->nranks))

@@ -6,6 +6,7 @@
 
 #include "runtime/error.h"
 #include "runtime/layout.h"
+#include "runtime/replica.h"
 
 #include <stddef.h>
 #include <stdint.h>
@@ -14,16 +15,16 @@ struct crystal_graph_entry {
     char *name;        /* owned; NULL for a copy */
     uint32_t *members; /* owned */
     uint32_t nranks;
-    uint32_t dp_first, dp_step, dp_count; /* see graph_file.h */
+    struct crystal_replica_span dp; /* of the members */
 };
 
 struct crystal_graph_comms {
     struct crystal_graph_entry *entries;
     uint32_t count, capacity;
     uint32_t named_count; /* the first ones: lines of comms.tab */
-    uint32_t *copies;     /* [named_count * dp_size]: entry or UINT32_MAX */
+    uint32_t *copies;     /* [named_count * replica.size]: entry or UINT32_MAX */
     uint32_t lrank_count;
-    uint32_t dp_stride, dp_size;
+    struct crystal_replica replica;
 };
 
 /* Reads comms.tab: lines of name, nranks and members between tabs. Caller: fini. */

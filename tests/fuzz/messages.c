@@ -45,7 +45,8 @@ static void result(void *context, uint32_t lrank, uint32_t request,
 
 static void exchange_renew(void)
 {
-    static const struct crystal_exchange_hooks hooks = {NULL, comm_ready, NULL, result};
+    static const struct crystal_exchange_hooks hooks = {NULL, comm_ready, NULL, NULL,
+                                                        result};
     static const uint8_t id[NCCL_UNIQUE_ID_BYTES] = "known";
 
     crystal_exchange_destroy(exchange);

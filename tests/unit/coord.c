@@ -406,7 +406,8 @@ static void group_with_one_live_member_of(struct rank *r)
     CHECK_EQ(run_ops(r->client, ops, 1, &err), 0);
     CHECK_EQ(sum, 4 * (7 + r->lrank));
 
-    /* All-to-all by sends and receives: what others send me is what I send myself. */
+    /* All-to-all by sends and receives: what a replica sends me is what I send to the
+     * one that is as far behind me: crank 0 (3 replicas on) gives what crank 2 gets. */
     for (uint32_t p = 0; p < 4; p++) {
         ops[2 * p] =
             make_op(comm, CRYSTAL_FUNC_SEND, ncclInt64, 0, p, 1, &block[p], 1, NULL, 0);
@@ -416,8 +417,9 @@ static void group_with_one_live_member_of(struct rank *r)
     for (int round = 0; round < 3; round++) {
         memset(swapped, 0, sizeof swapped);
         CHECK_EQ(run_ops(r->client, ops, 8, &err), 0);
-        for (uint32_t p = 0; p < 4; p++)
-            CHECK_EQ(swapped[p], 4); /* block of crank 3, me */
+        for (uint32_t p = 0; p < 3; p++)
+            CHECK_EQ(swapped[p], 3 - p);
+        CHECK_EQ(swapped[3], 4); /* mine to myself */
     }
 }
 
@@ -815,6 +817,93 @@ static void virtual_root_without_contents(void)
     job_stop(&j, 0);
 }
 
+/* Each function with a root that is not live: 6, for which 2 stands. */
+static void roots_of_a_rank(struct rank *r)
+{
+    enum { C = 2 };
+    struct crystal_error err = {0};
+    const int32_t me = (int32_t)r->lrank;
+    int32_t data[C] = {10 * me, 10 * me + 1}, got[C] = {0}, rows[N * C];
+    struct crystal_client_op op;
+
+    join_world(r);
+    /* a broadcast: what rank 2 has in its buffer */
+    op = make_op(r->world, CRYSTAL_FUNC_BROADCAST, ncclInt32, 0, 6, C, data, C, got, C);
+    CHECK_EQ(run_ops(r->client, &op, 1, &err), 0);
+    CHECK_EQ(got[0], 20);
+    CHECK_EQ(got[1], 21);
+    /* a scatter: what rank 2 scattered last */
+    for (int i = 0; i < N * C; i++)
+        rows[i] = 1000 + i;
+    for (uint32_t root = 2; root <= 6; root += 4) {
+        memset(got, 0, sizeof got);
+        op = make_op(r->world, CRYSTAL_FUNC_SCATTER, ncclInt32, 0, root, C, rows,
+                     me == 2 && root == 2 ? N * C : 0, got, C);
+        CHECK_EQ(run_ops(r->client, &op, 1, &err), 0);
+        CHECK_EQ(got[0], 1000 + C * me);
+        CHECK_EQ(got[1], 1001 + C * me);
+    }
+    /* who reduces or gathers is nobody who runs */
+    op = make_op(r->world, CRYSTAL_FUNC_REDUCE, ncclInt32, ncclSum, 6, C, data, C, NULL,
+                 0);
+    CHECK_EQ(run_ops(r->client, &op, 1, &err), 0);
+    op = make_op(r->world, CRYSTAL_FUNC_GATHER, ncclInt32, 0, 6, C, data, C, NULL, 0);
+    CHECK_EQ(run_ops(r->client, &op, 1, &err), 0);
+}
+
+static void roots_that_are_not_live(void)
+{
+    struct job j;
+
+    job_start(&j, 1);
+    run_ranks(&j, roots_of_a_rank);
+    job_stop(&j, 1);
+}
+
+/* A ring of the four replicas of this rank: it sends to the next and receives from the
+ * last one, which does what it does. */
+static void ring_of_replicas_of_a_rank(struct rank *r)
+{
+    struct crystal_error err = {0};
+    uint8_t id[NCCL_UNIQUE_ID_BYTES] = {(uint8_t)(40 + r->lrank)};
+    uint32_t comm;
+    char key[64], list[64];
+
+    join_world(r);
+    (void)snprintf(key, sizeof key, "/crystal/group/%u", 20 + r->lrank);
+    (void)snprintf(list, sizeof list, "%u,%u,%u,%u", r->lrank, 4 + r->lrank,
+                   8 + r->lrank, 12 + r->lrank);
+    put(r->job, key, list, strlen(list));
+    (void)snprintf(key, sizeof key, "/default_pg/%u//cpu//0", 20 + r->lrank);
+    put(r->job, key, id, sizeof id);
+    comm = join_comm(r->client, id, 4, 0);
+    for (int32_t i = 0; i < 40; i++) { /* more than are kept unasked */
+        int32_t out = 100 * (int32_t)r->lrank + i, in = -1;
+        struct crystal_client_op ops[2] = {
+            make_op(comm, CRYSTAL_FUNC_SEND, ncclInt32, 0, 1, 1, &out, 1, NULL, 0),
+            make_op(comm, CRYSTAL_FUNC_RECV, ncclInt32, 0, 3, 1, NULL, 0, &in, 1)};
+
+        CHECK_EQ(run_ops(r->client, &ops[0], 1, &err), 0);
+        CHECK_EQ(run_ops(r->client, &ops[1], 1, &err), 0);
+        CHECK_EQ(in, out);
+    }
+    for (int32_t i = 0; i < 1000; i++) { /* nobody ever asks for these */
+        struct crystal_client_op op =
+            make_op(comm, CRYSTAL_FUNC_SEND, ncclInt32, 0, 2, 1, &i, 1, NULL, 0);
+
+        CHECK_EQ(run_ops(r->client, &op, 1, &err), 0);
+    }
+}
+
+static void ring_of_replicas(void)
+{
+    struct job j;
+
+    job_start(&j, 1);
+    run_ranks(&j, ring_of_replicas_of_a_rank);
+    job_stop(&j, 1);
+}
+
 static void lonely_receive_of_a_rank(struct rank *r)
 {
     int32_t data[4] = {0};
@@ -1179,6 +1268,8 @@ int main(int argc, char **argv)
     CHECK_RUN(mismatch_names_both_sides);
     CHECK_RUN(sends_and_receives_must_fit);
     CHECK_RUN(virtual_root_without_contents);
+    CHECK_RUN(roots_that_are_not_live);
+    CHECK_RUN(ring_of_replicas);
     CHECK_RUN(deadlock_is_explained);
     CHECK_RUN(a_rank_that_has_ended_is_named);
     CHECK_RUN(killed_rank_is_named);
