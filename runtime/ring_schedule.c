@@ -20,10 +20,11 @@
 
 #include "runtime/ring_schedule.h"
 
+#include "runtime/channel_part.h"
+
 #include <stdbool.h>
 
-#define MIN_CHANNEL_TRAFFIC (16U << 10) /* bytes that are worth a channel */
-#define GRAIN_BYTES         512U        /* chunks are multiples of this */
+#define GRAIN_BYTES CRYSTAL_CHANNEL_GRAIN_BYTES
 
 /* One channel's part of an operation. A unit is one element, or one byte where the
  * operation moves bytes. */
@@ -67,56 +68,6 @@ static uint64_t traffic_per_byte(const struct crystal_ring_op *op)
     }
 }
 
-/* Deals the cells of the tensor to the channels: `low` cells for the first, `each` for
- * every one of `mid` middle channels, `high` for the last. */
-static void deal_cells(uint64_t cells, uint64_t per_channel, uint32_t channel_count,
-                       uint64_t *ret_low, uint64_t *ret_mid, uint64_t *ret_each,
-                       uint64_t *ret_high)
-{
-    uint64_t each = min_u64(cells, per_channel);
-    uint64_t low = channel_count == 1 ? cells : each;
-    uint64_t mid = (cells - low) / each, high = (cells - low) % each;
-
-    if (channel_count < 1 + mid + (high != 0)) { /* the last channels take more */
-        mid = channel_count - 2;
-        each = (cells - low) / (mid + 1);
-        high = each + (cells - low) % (mid + 1);
-    }
-    if (high == 0 && mid != 0) {
-        high = each;
-        mid--;
-    }
-    *ret_low = low;
-    *ret_mid = mid;
-    *ret_each = each;
-    *ret_high = high;
-}
-
-static void choose_channel(const struct crystal_ring_op *op, struct part *part)
-{
-    uint64_t per_byte = traffic_per_byte(op);
-    uint64_t cell_bytes = div_up(div_up(MIN_CHANNEL_TRAFFIC, per_byte), 16) * 16;
-    uint64_t cell_units = cell_bytes / part->unit_bytes;
-    uint64_t cells = div_up(part->count * part->unit_bytes, cell_bytes);
-    uint64_t traffic = part->count * part->unit_bytes * per_byte / op->channel_count;
-    uint64_t low, mid, each, high, spare = cells * cell_units - part->count;
-
-    if (traffic < MIN_CHANNEL_TRAFFIC)
-        traffic = MIN_CHANNEL_TRAFFIC;
-    deal_cells(cells, div_up(traffic, cell_bytes * per_byte), op->channel_count, &low,
-               &mid, &each, &high);
-    if (op->channel == 0) {
-        part->offset = 0;
-        part->units = low * cell_units - (high == 0 ? spare : 0);
-    } else if (op->channel <= mid) {
-        part->offset = (low + (op->channel - 1) * each) * cell_units;
-        part->units = each * cell_units;
-    } else if (op->channel == mid + 1 && high != 0) {
-        part->offset = (low + mid * each) * cell_units;
-        part->units = high * cell_units - spare;
-    }
-}
-
 static struct part part_of(const struct crystal_ring_op *op)
 {
     struct part part = {.unit_bytes = op->elt_bytes, .units_per_elt = 1};
@@ -130,8 +81,14 @@ static struct part part_of(const struct crystal_ring_op *op)
     part.slices = is_sliced(op->func) ? 2 : 1;
     chunk_bytes = CRYSTAL_RING_STEP_BYTES * (is_sliced(op->func) ? 4ULL : 1ULL);
     part.chunk = chunk_bytes / GRAIN_BYTES * (GRAIN_BYTES / part.unit_bytes);
-    if (part.count && op->channel < op->channel_count)
-        choose_channel(op, &part);
+    if (part.count && op->channel < op->channel_count) {
+        struct crystal_channel_part own =
+            crystal_channel_part(part.count, part.unit_bytes, traffic_per_byte(op),
+                                 op->channel_count, op->channel);
+
+        part.offset = own.offset;
+        part.units = own.units;
+    }
     return part;
 }
 
