@@ -36,20 +36,11 @@ uint64_t crystal_transfer_occupy_ns(const struct crystal_transfer_wire *wire,
     return ns > UINT64_MAX / 4 ? UINT64_MAX / 4 : (uint64_t)ns;
 }
 
-/* What one loop of a ring operation costs. */
-struct cost {
-    uint64_t steps;    /* S: chunk steps */
-    uint64_t hop_ns;   /* h: first slice, NIC and way */
-    uint64_t chunk_ns; /* c: both slices on the NIC */
-    uint64_t last_ns;  /* the last slice on the NIC */
-    uint64_t held_ns;  /* NIC time of what does not fit in staging memory */
-};
-
-/* A whole operation: loops of one cost and, where it differs, a last one. */
-struct plan {
-    struct cost each, last;
-    uint64_t loops; /* the last one included; 0: no messages at all */
-};
+/* Of struct crystal_transfer_cost, one loop of a ring operation: steps: S, chunk steps;
+ * hop_ns: h, first slice, NIC and way; chunk_ns: c, both slices on the NIC; last_ns:
+ * the last slice on the NIC; held_ns: NIC time of what does not fit in staging memory.
+ * Of struct crystal_transfer_plan: loops of one cost and, where it differs, a last one;
+ * loops counts the last one, 0: no messages at all. */
 
 static bool is_sliced(enum crystal_func func)
 {
@@ -59,7 +50,8 @@ static bool is_sliced(enum crystal_func func)
 
 static void cost_of(const struct crystal_transfer_wire *wire,
                     const struct crystal_ring_op *ring, uint32_t sender, uint64_t loop,
-                    uint64_t steps, uint64_t channels, struct cost *cost)
+                    uint64_t steps, uint64_t channels,
+                    struct crystal_transfer_cost *cost)
 {
     uint64_t slices = is_sliced(ring->func) ? 2 : 1, slice_ns[2] = {0, 0};
     uint64_t messages = steps * slices;
@@ -80,7 +72,8 @@ static void cost_of(const struct crystal_transfer_wire *wire,
 }
 
 static void plan_of(const struct crystal_transfer_wire *wire,
-                    const struct crystal_transfer_op *op, struct plan *plan)
+                    const struct crystal_transfer_op *op,
+                    struct crystal_transfer_plan *plan)
 {
     struct crystal_ring_op ring = {.func = op->func,
                                    .nranks = op->nranks,
@@ -103,7 +96,6 @@ static void plan_of(const struct crystal_transfer_wire *wire,
     for (; ring.channel < wire->channel_count; ring.channel++)
         channels += crystal_ring_message_count(&ring, sender, 1) != 0;
     ring.channel = 0;
-    memset(plan, 0, sizeof *plan);
     plan->loops = messages / slices / steps;
     if (!plan->loops)
         return;
@@ -118,28 +110,35 @@ static void window(const uint64_t *arrive, uint32_t n, int64_t low, int64_t high
                    int64_t turns, int64_t slope, int64_t constant, uint64_t *ends,
                    uint64_t *queue)
 {
-    int64_t count = (int64_t)n, head = 0, tail = 0;
+    int64_t count = (int64_t)n;
+    uint32_t head = 0, size = 0; /* the queue is a ring of n places */
 
     if (low > high)
         return;
     /* position k stands for rank k mod n; its value counts from rank 0's place */
     for (int64_t k = -high; k < count - low; k++) {
         int64_t i = k + low; /* the rank for which k is the newest */
-        int64_t value = (int64_t)arrive[(k + count) % count] - k * slope;
+        int64_t value = (int64_t)arrive[k < 0 ? k + count : k] - k * slope;
+        uint32_t at;
 
-        if (tail > head && (int64_t)queue[head % count] < i - high)
-            head++;
-        while (tail > head) {
-            int64_t other = (int64_t)queue[(tail - 1) % count];
-
-            if ((int64_t)arrive[(other + count) % count] - other * slope > value)
-                break;
-            tail--;
+        if (size && (int64_t)queue[head] < i - high) {
+            head = head + 1 == n ? 0 : head + 1;
+            size--;
         }
-        queue[tail++ % count] = (uint64_t)k;
+        for (; size; size--) {
+            int64_t other;
+
+            at = head + size - 1;
+            other = (int64_t)queue[at < n ? at : at - n];
+            if ((int64_t)arrive[other < 0 ? other + count : other] - other * slope >
+                value)
+                break;
+        }
+        at = head + size++;
+        queue[at < n ? at : at - n] = (uint64_t)k;
         if (i >= 0) {
-            int64_t best = (int64_t)queue[head % count];
-            int64_t end = (int64_t)arrive[(best + count) % count] +
+            int64_t best = (int64_t)queue[head];
+            int64_t end = (int64_t)arrive[best < 0 ? best + count : best] +
                           (i - best + turns * count) * slope + constant;
 
             if (end > 0 && (uint64_t)end > ends[i])
@@ -149,8 +148,8 @@ static void window(const uint64_t *arrive, uint32_t n, int64_t low, int64_t high
 }
 
 /* One loop: when each rank has its last message, in ends. */
-static void ring_loop(const struct cost *cost, uint32_t n, const uint64_t *ready,
-                      uint64_t *ends, uint64_t *queue)
+static void ring_loop(const struct crystal_transfer_cost *cost, uint32_t n,
+                      const uint64_t *ready, uint64_t *ends, uint64_t *queue)
 {
     int64_t slope = (int64_t)cost->hop_ns - (int64_t)cost->chunk_ns;
     int64_t steps = (int64_t)cost->steps, count = (int64_t)n;
@@ -171,10 +170,29 @@ static void ring_loop(const struct cost *cost, uint32_t n, const uint64_t *ready
     }
 }
 
+/* The next loop begins with the ends of this one. Where every rank is by the same time
+ * later than a loop before, so it will be in each of the `left` equal loops to come:
+ * those are skipped. Returns how many. */
+static uint64_t go_on(uint32_t n, uint64_t *ready, uint64_t *ends, uint64_t left)
+{
+    uint64_t shift = ends[0] - ready[0];
+    bool is_even = left > 0;
+
+    for (uint32_t i = 0; i < n; i++) {
+        is_even = is_even && ends[i] - ready[i] == shift;
+        ready[i] = ends[i];
+    }
+    if (!is_even)
+        return 0;
+    for (uint32_t i = 0; i < n; i++)
+        ready[i] = ends[i] += left * shift;
+    return left;
+}
+
 /* A rank begins a loop when it has the last message of the one before and its own have
  * left; its first message needs the next rank to have posted buffers. */
-static void ring(const struct plan *plan, uint32_t n, const uint64_t *arrive,
-                 uint64_t *ends, uint64_t *scratch)
+static void ring(const struct crystal_transfer_plan *plan, uint32_t n,
+                 const uint64_t *arrive, uint64_t *ends, uint64_t *scratch)
 {
     uint64_t *ready = scratch, *queue = scratch + n;
 
@@ -185,7 +203,8 @@ static void ring(const struct plan *plan, uint32_t n, const uint64_t *arrive,
         ends[i] = arrive[i];
     }
     for (uint64_t loop = 1; loop <= plan->loops; loop++) {
-        const struct cost *cost = loop < plan->loops ? &plan->each : &plan->last;
+        const struct crystal_transfer_cost *cost =
+            loop < plan->loops ? &plan->each : &plan->last;
 
         ring_loop(cost, n, ready, ends, queue);
         for (uint32_t i = 0; i < n; i++) {
@@ -196,15 +215,15 @@ static void ring(const struct plan *plan, uint32_t n, const uint64_t *arrive,
             if ((loop < plan->loops || cost->held_ns) && sent > ends[i])
                 ends[i] = sent;
         }
-        for (uint32_t i = 0; i < n && loop < plan->loops; i++)
-            ready[i] = ends[i];
+        if (loop < plan->loops)
+            loop += go_on(n, ready, ends, plan->loops - 1 - loop);
     }
 }
 
 /* Broadcast and reduction: a chain that begins with `first` and has n ranks. Every rank
  * passes all messages on; the last one may be held up by any rank before it, and by the
  * next rank, which has to be there before it is sent anything. */
-static void chain(const struct plan *plan, uint32_t n, uint32_t first,
+static void chain(const struct crystal_transfer_plan *plan, uint32_t n, uint32_t first,
                   const uint64_t *arrive, uint64_t *ends)
 {
     uint64_t nic_ns = (plan->loops - 1) * plan->each.chunk_ns + plan->last.chunk_ns;
@@ -236,72 +255,90 @@ static void chain(const struct plan *plan, uint32_t n, uint32_t first,
 
 /* All to all, gather and scatter as NCCL makes them of point-to-point messages: the
  * busiest NIC sends n - 1 of them. */
-static void star(const struct crystal_transfer_wire *wire,
-                 const struct crystal_transfer_op *op, const uint64_t *arrive,
+static void star(const struct crystal_transfer_plan *plan, const uint64_t *arrive,
                  uint64_t *ends)
 {
-    uint64_t bytes_ns = crystal_transfer_occupy_ns(wire, op->count * op->elt_bytes);
-    uint64_t way_ns = wire->latency_ns + wire->overhead_ns, latest = 0;
-    uint32_t n = op->nranks;
+    uint64_t bytes_ns = plan->bytes_ns, way_ns = plan->way_ns, latest = 0;
+    uint32_t n = plan->nranks;
 
     for (uint32_t i = 0; i < n; i++)
         if (arrive[i] > latest)
             latest = arrive[i];
     for (uint32_t i = 0; i < n; i++) {
-        uint64_t root = arrive[op->root];
+        uint64_t root = arrive[plan->root];
         uint64_t both = arrive[i] > root ? arrive[i] : root;
 
-        if (op->func == CRYSTAL_FUNC_ALLTOALL)
+        if (plan->func == CRYSTAL_FUNC_ALLTOALL)
             ends[i] = latest + (n - 1) * bytes_ns + way_ns;
-        else if (op->func == CRYSTAL_FUNC_GATHER)
-            ends[i] = i == op->root ? latest + bytes_ns + way_ns : both + bytes_ns;
+        else if (plan->func == CRYSTAL_FUNC_GATHER)
+            ends[i] = i == plan->root ? latest + bytes_ns + way_ns : both + bytes_ns;
         else
-            ends[i] = i == op->root ? latest + (n - 1) * bytes_ns
-                                    : both + (n - 1) * bytes_ns + way_ns;
+            ends[i] = i == plan->root ? latest + (n - 1) * bytes_ns
+                                      : both + (n - 1) * bytes_ns + way_ns;
     }
 }
 
-static void ends_of(const struct crystal_transfer_wire *wire,
-                    const struct crystal_transfer_op *op, const uint64_t *arrive,
-                    uint64_t *ends, uint64_t *scratch)
+static bool is_star(enum crystal_func func)
 {
-    uint32_t n = op->nranks;
-    struct plan plan;
+    return !is_sliced(func) && func != CRYSTAL_FUNC_BROADCAST &&
+           func != CRYSTAL_FUNC_REDUCE;
+}
 
-    if (!is_sliced(op->func) && op->func != CRYSTAL_FUNC_BROADCAST &&
-        op->func != CRYSTAL_FUNC_REDUCE) {
-        star(wire, op, arrive, ends);
+void crystal_transfer_plan_init(struct crystal_transfer_plan *plan,
+                                const struct crystal_transfer_wire *wire,
+                                const struct crystal_transfer_op *op)
+{
+    memset(plan, 0, sizeof *plan);
+    plan->func = op->func;
+    plan->nranks = op->nranks;
+    plan->root = op->root;
+    plan->op_overhead_ns = op->nranks == 1 ? 0 : wire->op_overhead_ns;
+    if (op->nranks == 1)
         return;
+    if (is_star(op->func)) {
+        plan->bytes_ns = crystal_transfer_occupy_ns(wire, op->count * op->elt_bytes);
+        plan->way_ns = wire->latency_ns + wire->overhead_ns;
+    } else {
+        plan_of(wire, op, plan);
     }
-    plan_of(wire, op, &plan);
-    if (!plan.loops) /* nothing to move */
+}
+
+void crystal_transfer_plan_ends(const struct crystal_transfer_plan *plan,
+                                const uint64_t *arrive, uint64_t *ends,
+                                uint64_t *scratch)
+{
+    uint32_t n = plan->nranks;
+
+    if (n > 1 && is_star(plan->func))
+        star(plan, arrive, ends);
+    else if (!plan->loops) /* nothing to move */
         memcpy(ends, arrive, n * sizeof *ends);
-    else if (is_sliced(op->func))
-        ring(&plan, n, arrive, ends, scratch);
+    else if (is_sliced(plan->func))
+        ring(plan, n, arrive, ends, scratch);
     else
-        chain(&plan, n, op->func == CRYSTAL_FUNC_REDUCE ? (op->root + 1) % n : op->root,
+        chain(plan, n,
+              plan->func == CRYSTAL_FUNC_REDUCE ? (plan->root + 1) % n : plan->root,
               arrive, ends);
+    for (uint32_t i = 0; i < n && plan->op_overhead_ns; i++)
+        ends[i] += plan->op_overhead_ns;
 }
 
 void crystal_transfer_coll(const struct crystal_transfer_wire *wire,
                            const struct crystal_transfer_op *op, const uint64_t *arrive,
                            uint64_t *ends, uint64_t *scratch)
 {
-    if (op->nranks == 1) {
-        ends[0] = arrive[0];
-        return;
-    }
-    ends_of(wire, op, arrive, ends, scratch);
-    for (uint32_t i = 0; i < op->nranks; i++)
-        ends[i] += wire->op_overhead_ns;
+    struct crystal_transfer_plan plan;
+
+    crystal_transfer_plan_init(&plan, wire, op);
+    crystal_transfer_plan_ends(&plan, arrive, ends, scratch);
 }
 
-static uint64_t ring_alone(const struct plan *plan)
+static uint64_t ring_alone(const struct crystal_transfer_plan *plan)
 {
     uint64_t sum = 0;
 
     for (int last = 0; last < 2; last++) {
-        const struct cost *cost = last ? &plan->last : &plan->each;
+        const struct crystal_transfer_cost *cost = last ? &plan->last : &plan->each;
         uint64_t nic_ns = cost->steps * cost->chunk_ns;
         uint64_t got = cost->hop_ns > cost->chunk_ns
                            ? cost->steps * cost->hop_ns + cost->last_ns
@@ -313,7 +350,8 @@ static uint64_t ring_alone(const struct plan *plan)
     return sum;
 }
 
-static uint64_t chain_alone(const struct plan *plan, uint32_t n, uint32_t d)
+static uint64_t chain_alone(const struct crystal_transfer_plan *plan, uint32_t n,
+                            uint32_t d)
 {
     uint64_t before = (plan->loops - 1) * plan->each.chunk_ns;
     uint64_t got = d ? before + d * plan->last.hop_ns : 0;
@@ -331,7 +369,7 @@ static uint64_t alone_of(const struct crystal_transfer_wire *wire,
     uint64_t bytes_ns = crystal_transfer_occupy_ns(wire, op->count * op->elt_bytes);
     uint64_t way_ns = wire->latency_ns + wire->overhead_ns;
     uint32_t n = op->nranks;
-    struct plan plan;
+    struct crystal_transfer_plan plan;
 
     switch (op->func) {
     case CRYSTAL_FUNC_ALLREDUCE:

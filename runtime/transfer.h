@@ -34,6 +34,26 @@ struct crystal_transfer_op {
     uint32_t elt_bytes;
 };
 
+/* What an operation costs on a wire, worked out once for many calls. Its fields belong
+ * to transfer.c. */
+struct crystal_transfer_cost {
+    uint64_t steps, hop_ns, chunk_ns, last_ns, held_ns;
+};
+struct crystal_transfer_plan {
+    struct crystal_transfer_cost each, last;
+    uint64_t loops;
+    uint64_t bytes_ns, way_ns, op_overhead_ns;
+    enum crystal_func func;
+    uint32_t nranks, root;
+};
+void crystal_transfer_plan_init(struct crystal_transfer_plan *plan,
+                                const struct crystal_transfer_wire *wire,
+                                const struct crystal_transfer_op *op);
+/* As crystal_transfer_coll, for the operation and wire of the plan. */
+void crystal_transfer_plan_ends(const struct crystal_transfer_plan *plan,
+                                const uint64_t *arrive, uint64_t *ends,
+                                uint64_t *scratch);
+
 /* Time of bytes on a NIC, rounded up. */
 uint64_t crystal_transfer_occupy_ns(const struct crystal_transfer_wire *wire,
                                     uint64_t bytes);
