@@ -45,14 +45,17 @@ enum crystal_op_kind {
     CRYSTAL_OP_PAYLOAD = 12, /* what this rank contributed to the communication record
                                before it: value = offset in ranks/LRANK.payload body,
                                peer = bytes */
-    CRYSTAL_OP_DONE = 13,  /* communication finished: peer = record index, value = when
-                              its work began (ns), t_ns = when it ended */
-    CRYSTAL_OP_FREE = 14,  /* communicator comm is gone */
-    CRYSTAL_OP_ALLOC = 15, /* value = bytes; aux = 1 for free */
-    CRYSTAL_OP_LOST = 16,  /* value = records lost before this one */
-    CRYSTAL_OP_END = 17,   /* aux = 0 program ended, 1 stopped at its iterations;
-                              value = peak resident memory in bytes */
-    CRYSTAL_OP_EXT = 127   /* 31 bytes of data that belong to the record before */
+    CRYSTAL_OP_DONE = 13,   /* communication finished: peer = record index, value = when
+                               its work began (ns), t_ns = when it ended */
+    CRYSTAL_OP_FREE = 14,   /* communicator comm is gone */
+    CRYSTAL_OP_ALLOC = 15,  /* value = bytes; aux = 1 for free */
+    CRYSTAL_OP_LOST = 16,   /* value = records lost before this one */
+    CRYSTAL_OP_END = 17,    /* aux = 0 program ended, 1 stopped at its iterations;
+                               value = peak resident memory in bytes */
+    CRYSTAL_OP_KERNEL = 18, /* work of the device: stream, value = its duration in ns,
+                               aux = 0 or 1 + the offset of its name among the graph's
+                               names. In job.graph of version 2 only */
+    CRYSTAL_OP_EXT = 127    /* 31 bytes of data that belong to the record before */
 };
 
 struct crystal_op {

@@ -20,6 +20,7 @@ int crystal_program_is_instr(const struct crystal_op *op)
     case CRYSTAL_OP_SWAIT:
     case CRYSTAL_OP_SYNC:
     case CRYSTAL_OP_HINT:
+    case CRYSTAL_OP_KERNEL:
         return 1;
     default:
         return 0;

@@ -15,7 +15,8 @@
 #define CRYSTAL_PROGRAM_NONE UINT32_MAX
 
 struct crystal_instr {
-    uint8_t kind; /* COLL, SEND, RECV, GROUP, RECORD, WAIT, SWAIT, SYNC or HINT */
+    uint8_t kind; /* COLL, SEND, RECV, GROUP, RECORD, WAIT, SWAIT, SYNC, HINT
+                     or KERNEL */
     uint8_t func;
     uint8_t dtype;
     uint8_t starts_group; /* GROUP: 1 start, 0 end */
@@ -24,7 +25,7 @@ struct crystal_instr {
     uint32_t peer;        /* root or crank as in the trace */
     uint32_t slot; /* RECORD, WAIT, SWAIT: event slot, NONE where it was recorded before
                       the iterations; SEND, RECV: index of the pair */
-    uint64_t count;  /* elements */
+    uint64_t count;  /* elements; KERNEL: ns */
     uint64_t record; /* index in the representative's records */
 };
 

@@ -1,15 +1,21 @@
 /* The timeline: who is when. From the graph, the computation between the records of
  * each rank, and what transfers cost, it computes when every rank reaches and ends
- * every operation. The same engine composes iteration times (all ranks inside) and
- * plays the virtual ranks of an emulation (some ranks outside, whose arrivals are fed).
+ * every operation. The same engine composes iteration times (all ranks inside), plays
+ * the virtual ranks of an emulation (some ranks outside, whose arrivals are fed),
+ * predicts, and shows what a deadlock waits for.
  *
  * Rules. The host thread of a rank issues its records in order, with computation
  * between them. Work of one stream runs in order, and so do the operations of one
  * communicator at one rank. The messages of one group run side by side, but share the
- * sender's NIC. WAIT and SYNC hold the host until the work behind the event or on the
+ * sender's NIC in the order in which both sides are ready. KERNEL holds its stream for
+ * its duration; WAIT and SYNC hold the host until the work behind the event or on the
  * stream is done; SWAIT holds a stream. When all members have arrived at a collective,
  * transfer.h gives its ends. An operation from before the iterations counts as ended at
  * the start.
+ *
+ * No rank is merged with another. Ranks of one representative share its list; what is
+ * a rank's own is a clock and a queue for each of its streams (architecture.md,
+ * "Timeline").
  *
  * Results do not depend on the order of calls. Times are CLOCK_MONOTONIC ns of whoever
  * feeds them. One thread at a time per timeline. Callbacks run inside start, feed and
@@ -20,6 +26,7 @@
 
 #include "runtime/error.h"
 #include "runtime/graph.h"
+#include "runtime/network.h"
 #include "runtime/program.h"
 #include "runtime/transfer.h"
 
@@ -35,6 +42,13 @@ struct crystal_timeline_config {
     const uint64_t *tail_ns; /* by representative: computation behind the last
                                 instruction of an iteration; borrowed; may be NULL */
     struct crystal_transfer_wire wire;
+    const struct crystal_network *network; /* instead of wire; borrowed until create has
+                                              returned; may be NULL */
+    uint32_t jitter_ppm;       /* computation of every rank and instruction is longer or
+                                  shorter by up to so much, evenly; at most 1000000 */
+    uint64_t seed;             /* of the jitter: equal seeds give equal times */
+    const uint32_t *scale_ppm; /* by lrank: its computation takes so many millionths of
+                                  its time; borrowed until create; may be NULL */
     const uint8_t *is_outside; /* by lrank: its arrivals are fed; NULL: none is */
     uint64_t iterations;       /* to run; 0: for ever */
     uint64_t
@@ -84,7 +98,8 @@ int crystal_timeline_is_done(const struct crystal_timeline *t);
  * where all are done. */
 int crystal_timeline_explain(const struct crystal_timeline *t,
                              struct crystal_error *err);
-/* Operations of inside ranks that have ended so far. */
+/* Operations of inside ranks that have ended so far: collectives, sends, receives and
+ * kernels. */
 uint64_t crystal_timeline_event_count(const struct crystal_timeline *t);
 
 #endif

@@ -1,5 +1,17 @@
-/* What the files of the timeline share: nodes (work with an end that may not be known
- * yet), ranks, collectives and messages under way. Include timeline.h instead.
+/* What the files of the timeline share. Include timeline.h instead.
+ *
+ * timeline_code.c translates each representative's program once into records of 16
+ * bytes. A rank is a host that goes through them and one lane for each of its streams:
+ * a clock, and a queue of what the host has issued and the stream has not done. What an
+ * idle lane is given it does at once; a lane stops in front of a collective or message
+ * whose end is not known, and the rank behind it when its host waits or a queue is
+ * full. Nothing is allocated for an operation.
+ *
+ * Completions are pulled by a stack of ranks, so that the ranks of one tensor-parallel
+ * group run while they are in the cache. The result does not depend on this order: who
+ * waits for whom is fixed by the programs, and the only thing that is shared on a first
+ * come first served basis, the NIC of a group of messages, is given away in order of
+ * time when nothing else can go on.
  */
 #ifndef CRYSTAL_TIMELINE_INTERNAL_H
 #define CRYSTAL_TIMELINE_INTERNAL_H
@@ -9,163 +21,265 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-struct tl_node;
-struct tl_rank;
-struct tl_coll;
-struct tl_message;
+#define TL_NONE     UINT32_MAX
+#define TL_CODE_MAX (1U << 24)
+#define TL_WIDE     UINT32_MAX /* a time that does not fit; look at the program */
 
-struct tl_edge { /* to a node that waits for the one that has the list */
-    struct tl_node *to;
-    struct tl_edge *next;
+/* --- code, shared by the ranks of a representative --- */
+
+enum tl_kind {
+    TL_END,     /* of the iteration, or of a group's operations */
+    TL_NOTHING, /* only the computation before it */
+    TL_KERNEL,  /* arg: ns */
+    TL_COLL,    /* arg: index of its description */
+    TL_BATCH,   /* arg: index of the batch; messages that begin together */
+    TL_LAUNCH,  /* arg: the group's operations begin here, up to TL_END */
+    TL_RECORD,  /* arg: slot */
+    TL_SWAIT,   /* arg: slot */
+    TL_WAIT,    /* arg: slot */
+    TL_SYNC
 };
 
-enum tl_kind { TL_JOIN, TL_COLL, TL_SEND, TL_RECV };
+struct tl_code {
+    uint8_t kind;
+    uint8_t lane;
+    uint16_t local;
+    uint32_t instr; /* in the program; of a batch: of its first message */
+    uint32_t arg;
+    uint32_t gap_ns; /* computation before it */
+};
+_Static_assert(sizeof(struct tl_code) == 16, "hot");
 
-/* One piece of work of one rank. Counted references: stream and communicator ends,
- * events, the host that waits, and one until its end is known. */
-struct tl_node {
-    uint32_t refs;
-    uint32_t
-        waits; /* nodes without an end that it waits for, and one while it is made */
-    enum tl_kind kind;
-    bool is_ended;
-    uint64_t ready_ns; /* the latest end it has seen so far */
-    uint64_t end_ns;
-    struct tl_edge *dependents;
-    struct tl_rank *waiter; /* whose host waits for it */
-    struct tl_rank *rank;
-    struct tl_node *next; /* in the list of ended or of free ones */
-    uint64_t iteration;
-    uint32_t instr;
-    uint32_t crank;
-    struct tl_coll *coll;       /* COLL */
-    struct tl_message *message; /* SEND, RECV */
-    uint64_t egress_ns;         /* JOIN: when the sender's NIC is free again */
+struct tl_batch {
+    uint32_t first, count; /* in messages */
+    uint32_t send_count;
 };
 
-/* One collective under way. */
-struct tl_coll {
-    uint64_t *arrive;       /* by crank */
-    struct tl_node **nodes; /* by crank; NULL for outside members and old ones */
-    uint8_t *has_arrived;   /* by crank */
-    uint32_t arrived, inside_arrived;
-    bool is_described, is_ended, is_told;
+struct tl_list {
+    struct tl_code *code;
+    uint32_t code_count, begin_count; /* the first ones are the iteration, with END */
+    struct tl_batch *batches;
+    uint32_t batch_count;
+    uint32_t *messages; /* instructions */
+    uint32_t message_count;
+    uint32_t lane_count, slot_count;
+    const struct crystal_program *program;
+    const uint64_t *gap_ns;
+    uint64_t tail_ns;
+};
+
+/* One way to call a collective; its cost for each wire is worked out on first use. */
+struct tl_call {
     uint8_t func, dtype;
-    uint32_t root;
+    uint32_t nranks, root;
     uint64_t count;
-    uint64_t seq;
+};
+
+/* --- ranks --- */
+
+struct tl_entry {
+    uint64_t time_ns; /* of issue */
+    uint32_t code;    /* and the issue's iteration modulo 256 in the upper byte */
+    uint32_t need; /* SWAIT: times its event must have been recorded, 0: no more; COLL,
+                      BATCH: operations of its communicator that must have ended */
+};
+
+struct tl_lane {
+    uint64_t clock_ns;
+    struct tl_entry *ring;
+    uint32_t head, tail, mask;
+    uint32_t iteration;   /* of what it does or did last */
+    uint32_t outstanding; /* messages under way, or 1 for a collective */
+    uint64_t batch_end_ns;
+    uint16_t local; /* of what is under way */
+    bool is_dirty;  /* in its rank's list of lanes that may go on */
+    bool is_held;   /* its first entry waits for another lane of the rank */
+    bool owns_ring;
+    struct tl_lane *next_dirty;
+};
+
+struct tl_local {
+    uint64_t end_ns; /* of its last operation */
+    uint64_t seq;    /* of the next collective */
     struct tl_comm *comm;
+    uint32_t crank;
+    uint32_t issued, done;
+};
+
+struct tl_slot {
+    uint64_t value_ns;
+    uint32_t issued, done;
+    uint32_t readers; /* entries that wait for it */
+};
+
+enum tl_state {
+    TL_OUTSIDE,
+    TL_RUNS,
+    TL_WAITS_EVENT,
+    TL_WAITS_LANE,
+    TL_WAITS_ROOM, /* a queue is full */
+    TL_BEYOND,
+    TL_DONE
+};
+
+struct tl_rank {
+    const struct tl_list *list;
+    struct tl_lane *lanes;
+    struct tl_local *locals;
+    struct tl_slot *slots;
+    struct tl_pair **pair; /* by program pair */
+    uint64_t *pair_seq;
+    uint64_t host_ns, begin_ns, iteration;
+    uint64_t seed;
+    uint32_t lrank, scale_ppm;
+    uint32_t held_count; /* lanes */
+    uint32_t code;       /* where the host is */
+    uint32_t launched;   /* of the group's operations */
+    uint32_t wait_lane;  /* or slot */
+    enum tl_state state;
+    bool gap_done, is_queued;
+    struct tl_lane *dirty;
+    struct tl_rank *next; /* below it on the stack */
+};
+
+/* --- communication --- */
+
+struct tl_seat { /* who sits there: a lane of an inside rank that waits */
+    uint32_t code;
+    uint32_t lane; /* NONE: nobody */
+};
+
+/* One collective under way. Only the first one of a communicator unless arrivals are
+ * fed ahead. */
+struct tl_coll {
+    uint64_t seq;
+    uint32_t arrived, inside_arrived;
+    uint32_t call;
+    bool is_described, is_ended, is_told;
+    struct tl_coll *next;
+    struct tl_seat *seats; /* by crank */
+    uint64_t arrive[];     /* by crank, UINT64_MAX: not yet; then the seats */
 };
 
 struct tl_comm {
-    uint32_t index, nranks, inside_count;
+    uint32_t index, nranks, inside_count, wire;
     const uint32_t *members;
-    uint64_t *before; /* by crank: collectives before its iterations */
-    struct tl_coll *
-        *colls;          /* ring by seq, NULL where not begun; capacity a power of 2 */
-    uint64_t first, end; /* seqs in the ring */
-    uint32_t capacity;
+    uint64_t *before; /* by crank: collectives before its iterations; NULL where all
+                         have `first` */
+    uint64_t first;   /* behind those that are over */
+    struct tl_coll *colls, *spare;
 };
 
-/* One message under way. */
+/* One message under way: a place in its pair's ring. */
 struct tl_message {
-    struct tl_pair *pair;
-    struct tl_message *next;     /* of its pair, by seq */
-    struct tl_node *send, *recv; /* NULL: outside, ended or not there yet */
-    struct tl_node *batch; /* join of the sender's group, whose egress_ns counts */
-    uint64_t seq, send_ns, recv_ns, bytes;
-    bool has_send, has_recv;
+    uint64_t send_ns, recv_ns, bytes;
+    struct tl_nic *nic;              /* of a group that sends more than one message */
+    uint32_t send_instr, recv_instr; /* NONE: outside, from before, or ended */
+    uint32_t send_lane, recv_lane;
+    uint32_t order; /* of equals at the NIC */
+    bool has_send, has_recv, is_over;
 };
 
 /* All messages from one crank to another on one communicator. */
 struct tl_pair {
-    uint32_t comm, from, to;
+    uint32_t comm, from, to, from_lrank, to_lrank;
+    uint32_t wire;
     bool send_inside, recv_inside;
     uint64_t send_before, recv_before; /* before the iterations */
-    uint64_t over;                     /* behind the last one that has ended */
-    struct tl_message *messages;
+    uint64_t first;                    /* behind those that are over */
+    struct tl_message *ring;
+    uint32_t capacity;    /* a power of 2 */
     struct tl_pair *next; /* in its bucket */
 };
 
-enum tl_state { TL_OUTSIDE, TL_RUNS, TL_WAITS, TL_BEYOND, TL_DONE };
+struct tl_nic {
+    uint64_t free_ns;
+    uint32_t refs;
+    struct tl_nic *next;
+};
 
-struct tl_rank {
+/* A message that is ready and waits for its turn at the NIC. */
+struct tl_held {
+    uint64_t ready_ns;
+    uint64_t order; /* of equal times: sender, then instruction */
+    uint64_t seq;
+    struct tl_pair *pair;
+};
+
+struct tl_beyond {
+    uint64_t host_ns;
     uint32_t lrank;
-    enum tl_state state;
-    const struct crystal_program *program;
-    const uint64_t *gap_ns;
-    uint64_t tail_ns;
-    uint32_t pc;
-    bool gap_done; /* the computation before instruction pc is in host_ns */
-    bool in_group;
-    uint32_t group_begin;
-    uint64_t iteration, begin_ns, host_ns;
-    struct tl_node *awaited;
-    struct tl_node **stream_end; /* by stream; NULL: nothing under way */
-    struct tl_node **comm_end;   /* by local communicator */
-    struct tl_node **event;      /* by slot */
-    uint64_t *coll_seq;          /* by local: of the next collective */
-    struct tl_comm **comm;       /* by local */
-    struct tl_pair **pair;       /* by program pair */
-    uint64_t *pair_seq;
-    struct tl_rank *next; /* in the queue of those that can run, or of those beyond */
 };
 
 struct crystal_timeline {
     struct crystal_timeline_config config;
-    struct tl_rank *ranks; /* by lrank */
+    struct tl_list *lists; /* by representative */
+    uint32_t list_count;
+    struct tl_call *calls;
+    uint32_t call_count, call_capacity;
+    struct crystal_transfer_wire *wires;
+    uint32_t wire_count, wire_capacity;
+    struct crystal_transfer_plan **plans; /* by wire, then call; nranks 0: not yet */
+    struct tl_rank *ranks;                /* by lrank */
     uint32_t lrank_count;
+    char *arena; /* lanes, locals, slots and queues of all ranks */
     struct tl_comm *comms;
     uint32_t comm_count;
     struct tl_pair **buckets;
     uint32_t bucket_count;
+    int64_t jitter; /* times 2^20 */
     bool is_started;
     uint64_t start_ns, until_ns;
-    struct tl_rank *run_head, *run_tail; /* queue of ranks that can go on */
-    struct tl_rank *beyond;
-    struct tl_node *ended_head, *ended_tail; /* queue of nodes whose end is news */
-    struct tl_node *free_nodes;
-    struct tl_edge *free_edges;
-    struct tl_message *free_messages;
-    void **slabs; /* every block of memory for the three above */
-    size_t slab_count, slab_capacity;
+    struct tl_rank *stack;    /* ranks that may go on */
+    struct tl_beyond *beyond; /* heap by time */
+    uint32_t beyond_count;
+    struct tl_held *held; /* heap by time */
+    uint32_t held_count, held_capacity;
+    struct tl_nic *free_nics;
     uint64_t *ends, *scratch; /* nranks and 2 nranks of the greatest communicator */
     uint64_t event_count;
-    uint32_t inside_count, done_count;
+    uint32_t inside_count, done_count, full_count;
     int code; /* first failure (out of memory): sticks */
 };
 
-/* timeline.c: nodes */
-struct tl_node *tl_node_new(struct crystal_timeline *t, enum tl_kind kind,
-                            struct tl_rank *rank, uint64_t issue_ns);
-void tl_node_put(struct crystal_timeline *t, struct tl_node *node);
-/* node waits for other, which may be NULL. */
-void tl_node_wait(struct crystal_timeline *t, struct tl_node *node,
-                  struct tl_node *other);
-/* All its waits were added. */
-void tl_node_made(struct crystal_timeline *t, struct tl_node *node);
-void tl_node_end(struct crystal_timeline *t, struct tl_node *node, uint64_t end_ns);
-/* *place = node, with references. */
-void tl_node_set(struct crystal_timeline *t, struct tl_node **place,
-                 struct tl_node *node);
-struct tl_message *tl_message_new(struct crystal_timeline *t);
+/* timeline_code.c */
+int tl_list_init(struct crystal_timeline *t, uint32_t rep, struct crystal_error *err);
+void tl_list_fini(struct tl_list *list);
 
-/* timeline_coll.c: collectives and messages */
-struct tl_coll *tl_coll_get(struct crystal_timeline *t, struct tl_comm *comm,
-                            uint64_t seq);
-void tl_coll_arrive(struct crystal_timeline *t, struct tl_coll *coll, uint32_t crank,
-                    uint64_t time_ns);
-struct tl_pair *tl_pair_get(struct crystal_timeline *t, uint32_t comm, uint32_t from,
-                            uint32_t to);
-/* NULL: it is over already. */
-struct tl_message *tl_message_get(struct crystal_timeline *t, struct tl_pair *pair,
-                                  uint64_t seq);
-void tl_message_arrive(struct crystal_timeline *t, struct tl_message *m, bool sends,
-                       uint64_t time_ns);
-void tl_coll_free(struct tl_coll *coll);
+/* timeline_make.c */
+uint32_t tl_wire(struct crystal_timeline *t, const uint32_t *members, uint32_t nranks);
+int tl_make(struct crystal_timeline *t, struct crystal_error *err);
+void tl_unmake(struct crystal_timeline *t);
 
-/* timeline_rank.c: the host thread of a rank */
+/* timeline_rank.c: hosts and lanes */
 void tl_rank_run(struct crystal_timeline *t, struct tl_rank *r);
 void tl_rank_queue(struct crystal_timeline *t, struct tl_rank *r);
+/* What is under way on the lane has ended. */
+void tl_lane_end(struct crystal_timeline *t, struct tl_rank *r, struct tl_lane *lane,
+                 uint64_t end_ns);
+/* Makes room in the full queue of a host that waits for it. */
+void tl_rank_room(struct crystal_timeline *t, struct tl_rank *r);
+
+/* timeline_coll.c */
+/* NULL: it is over, or memory is. */
+struct tl_coll *tl_coll_get(struct crystal_timeline *t, struct tl_comm *comm,
+                            uint64_t seq);
+void tl_coll_arrive(struct crystal_timeline *t, struct tl_comm *comm,
+                    struct tl_coll *coll, uint32_t crank, uint64_t time_ns);
+struct tl_coll *tl_coll_new(uint32_t nranks);
+
+/* timeline_p2p.c */
+struct tl_pair *tl_pair_get(struct crystal_timeline *t, uint32_t comm, uint32_t from,
+                            uint32_t to);
+/* NULL: it is over, or memory is. */
+struct tl_message *tl_message_get(struct crystal_timeline *t, struct tl_pair *pair,
+                                  uint64_t seq);
+void tl_message_arrive(struct crystal_timeline *t, struct tl_pair *pair, uint64_t seq,
+                       struct tl_message *m, bool sends, uint64_t time_ns);
+/* The messages of a batch begin at time_ns. */
+void tl_batch_begin(struct crystal_timeline *t, struct tl_rank *r, struct tl_lane *lane,
+                    const struct tl_code *code, uint64_t time_ns);
+/* Gives the earliest of the held messages its turn. */
+void tl_held_next(struct crystal_timeline *t);
 
 #endif

@@ -1,234 +1,314 @@
-/* The host thread of one rank: goes through its program, gives work to streams, waits.
+/* A rank: its host goes through the code and issues work to lanes, its lanes do it. See
+ * timeline_internal.h.
  */
 #include "config.h"
 
 #include "runtime/timeline_internal.h"
 
 #include <errno.h>
-#include <inttypes.h>
 #include <stdlib.h>
+#include <string.h>
 
 void tl_rank_queue(struct crystal_timeline *t, struct tl_rank *r)
 {
-    r->state = TL_RUNS;
-    r->next = NULL;
-    if (t->run_tail)
-        t->run_tail->next = r;
-    else
-        t->run_head = r;
-    t->run_tail = r;
+    if (r->is_queued)
+        return;
+    r->is_queued = true;
+    r->next = t->stack;
+    t->stack = r;
 }
 
-/* Begins a piece of work behind what its stream and its communicator do. */
-static struct tl_node *work(struct crystal_timeline *t, struct tl_rank *r, uint32_t pc,
-                            enum tl_kind kind, struct tl_node *stream_end,
-                            struct tl_node *comm_end)
+static inline void lane_wake(struct tl_rank *r, struct tl_lane *lane)
 {
-    struct tl_node *node = tl_node_new(t, kind, r, r->host_ns);
-
-    if (!node)
-        return NULL;
-    node->iteration = r->iteration;
-    node->instr = pc;
-    tl_node_wait(t, node, stream_end);
-    if (comm_end != stream_end)
-        tl_node_wait(t, node, comm_end);
-    return node;
+    if (lane->is_dirty)
+        return;
+    lane->is_dirty = true;
+    lane->next_dirty = r->dirty;
+    r->dirty = lane;
 }
 
-static void launch_coll(struct crystal_timeline *t, struct tl_rank *r, uint32_t pc)
+/* An event was recorded or an operation of a communicator has ended: lanes that wait
+ * for such a thing look again. */
+static void lanes_wake_held(struct tl_rank *r)
 {
-    const struct crystal_instr *in = &r->program->instrs[pc];
-    struct tl_comm *comm = r->comm[in->local];
-    struct tl_coll *coll = tl_coll_get(t, comm, r->coll_seq[in->local]++);
-    struct tl_node *node;
+    for (uint32_t i = 0; r->held_count && i < r->list->lane_count; i++)
+        if (r->lanes[i].is_held)
+            lane_wake(r, &r->lanes[i]);
+}
 
+/* --- computation --- */
+
+static inline uint64_t scaled(uint64_t ns, uint32_t ppm)
+{
+    return ns / 1000000 * ppm + ns % 1000000 * ppm / 1000000;
+}
+
+/* Evenly within the jitter, by rank, iteration and instruction. */
+static uint64_t jittered(const struct crystal_timeline *t, const struct tl_rank *r,
+                         uint64_t ns, uint32_t iteration, uint32_t instr, uint32_t what)
+{
+    uint64_t x = r->seed ^ ((uint64_t)iteration << 33 ^ (uint64_t)instr << 1 ^ what) *
+                               UINT64_C(0x9e3779b97f4a7c15);
+    int64_t factor;
+
+    x = (x ^ x >> 32) * UINT64_C(0xd6e8feb86659fd93);
+    factor = (int64_t)(int32_t)(uint32_t)(x >> 32) * t->jitter >> 31;
+    return ns >> 40 ? ns : (uint64_t)((int64_t)ns + ((int64_t)ns * factor >> 20));
+}
+
+static inline uint64_t computation(const struct crystal_timeline *t,
+                                   const struct tl_rank *r, uint64_t ns,
+                                   uint32_t iteration, uint32_t instr, uint32_t what)
+{
+    if (r->scale_ppm != 1000000)
+        ns = scaled(ns, r->scale_ppm);
+    return t->jitter ? jittered(t, r, ns, iteration, instr, what) : ns;
+}
+
+/* --- lanes --- */
+
+/* A slot is recorded again while some still wait for the time before: they get it. */
+static void readers_settle(struct tl_rank *r, uint32_t slot)
+{
+    struct tl_slot *s = &r->slots[slot];
+
+    for (uint32_t i = 0; i < r->list->lane_count; i++) {
+        struct tl_lane *lane = &r->lanes[i];
+
+        for (uint32_t k = lane->head; k != lane->tail; k++) {
+            struct tl_entry *e = &lane->ring[k & lane->mask];
+            const struct tl_code *c = &r->list->code[e->code % TL_CODE_MAX];
+
+            if (c->kind != TL_SWAIT || c->arg != slot || !e->need || e->need > s->done)
+                continue;
+            if (s->value_ns > e->time_ns)
+                e->time_ns = s->value_ns;
+            e->need = 0;
+            s->readers--;
+        }
+    }
+}
+
+void tl_lane_end(struct crystal_timeline *t, struct tl_rank *r, struct tl_lane *lane,
+                 uint64_t end_ns)
+{
+    struct tl_local *local = &r->locals[lane->local];
+
+    lane->outstanding = 0;
+    lane->clock_ns = end_ns;
+    local->end_ns = end_ns;
+    local->done++;
+    lane_wake(r, lane);
+    lanes_wake_held(r);
+    tl_rank_queue(t, r);
+}
+
+static inline uint64_t later(uint64_t a, uint64_t b)
+{
+    return a > b ? a : b;
+}
+
+static void coll_begin(struct crystal_timeline *t, struct tl_rank *r,
+                       struct tl_lane *lane, const struct tl_code *c, uint64_t time_ns)
+{
+    struct tl_local *local = &r->locals[c->local];
+    struct tl_comm *comm = local->comm;
+    struct tl_coll *coll = comm->colls;
+
+    if (!coll || coll->seq != local->seq)
+        coll = tl_coll_get(t, comm, local->seq);
+    local->seq++;
     if (!coll) { /* out of memory; a seq that is over cannot be launched again */
         t->code = t->code ? t->code : -EINVAL;
         return;
     }
-    node = work(t, r, pc, TL_COLL, r->stream_end[in->stream], r->comm_end[in->local]);
-    if (!node)
-        return;
+    lane->outstanding = 1;
+    lane->local = c->local;
     coll->is_described = true;
-    coll->func = in->func;
-    coll->dtype = in->dtype;
-    coll->root = in->peer;
-    coll->count = in->count;
-    node->coll = coll;
-    node->crank = crystal_graph_crank_of(t->config.graph, comm->index, r->lrank);
-    coll->nodes[node->crank] = node;
-    tl_node_set(t, &r->stream_end[in->stream], node);
-    tl_node_set(t, &r->comm_end[in->local], node);
-    tl_node_made(t, node);
+    coll->call = c->arg;
+    coll->seats[local->crank].code = (uint32_t)(c - r->list->code);
+    coll->seats[local->crank].lane = (uint32_t)(lane - r->lanes);
+    tl_coll_arrive(t, comm, coll, local->crank, time_ns);
 }
 
-static bool is_p2p(const struct crystal_instr *in)
+/* The lane does c, which the host issued at time_ns; nothing of c's rank is in the way.
+ */
+static inline void perform(struct crystal_timeline *t, struct tl_rank *r,
+                           struct tl_lane *lane, const struct tl_code *c,
+                           uint64_t time_ns, uint32_t iteration)
 {
-    return in->kind == CRYSTAL_OP_SEND || in->kind == CRYSTAL_OP_RECV;
-}
+    uint64_t at = later(lane->clock_ns, time_ns), ns;
+    struct tl_slot *slot;
 
-/* Is instruction pc the first message of its stream and communicator in the group? */
-static bool is_first(const struct tl_rank *r, uint32_t begin, uint32_t pc)
-{
-    const struct crystal_instr *in = &r->program->instrs[pc];
-
-    for (uint32_t i = begin; i < pc; i++) {
-        const struct crystal_instr *other = &r->program->instrs[i];
-
-        if (is_p2p(other) && other->stream == in->stream && other->local == in->local)
-            return false;
-    }
-    return true;
-}
-
-/* All messages of a group on one stream and communicator: they begin together, and what
- * comes later waits for all of them. */
-static void launch_batch(struct crystal_timeline *t, struct tl_rank *r, uint32_t begin,
-                         uint32_t end)
-{
-    const struct crystal_instr *first = &r->program->instrs[begin];
-    struct tl_node *join = tl_node_new(t, TL_JOIN, r, r->host_ns);
-
-    if (!join)
-        return;
-    for (uint32_t pc = begin; pc < end && !t->code; pc++) {
-        const struct crystal_instr *in = &r->program->instrs[pc];
-        bool sends = in->kind == CRYSTAL_OP_SEND;
-        struct tl_message *m;
-        struct tl_node *node;
-
-        if (!is_p2p(in) || in->stream != first->stream || in->local != first->local)
-            continue;
-        m = tl_message_get(t, r->pair[in->slot], r->pair_seq[in->slot]++);
-        if (!m) {
-            t->code = t->code ? t->code : -EINVAL;
-            break;
-        }
-        node = work(t, r, pc, sends ? TL_SEND : TL_RECV, r->stream_end[in->stream],
-                    r->comm_end[in->local]);
-        if (!node)
-            break;
-        node->message = m;
-        if (sends) {
-            tl_node_set(t, &m->batch, join); /* shares the sender's NIC */
-            m->send = node;
-            m->bytes = in->count * crystal_dtype_bytes(in->dtype);
-        } else {
-            m->recv = node;
-            if (!m->send)
-                m->bytes = in->count * crystal_dtype_bytes(in->dtype);
-        }
-        tl_node_wait(t, join, node);
-        tl_node_made(t, node);
-    }
-    tl_node_set(t, &r->stream_end[first->stream], join);
-    tl_node_set(t, &r->comm_end[first->local], join);
-    tl_node_made(t, join);
-}
-
-static void launch(struct crystal_timeline *t, struct tl_rank *r, uint32_t begin,
-                   uint32_t end)
-{
-    for (uint32_t pc = begin; pc < end && !t->code; pc++) {
-        const struct crystal_instr *in = &r->program->instrs[pc];
-
-        if (in->kind == CRYSTAL_OP_COLL)
-            launch_coll(t, r, pc);
-        else if (is_p2p(in) && is_first(r, begin, pc))
-            launch_batch(t, r, pc, end);
-    }
-}
-
-static void stream_waits(struct crystal_timeline *t, struct tl_rank *r, uint32_t pc)
-{
-    const struct crystal_instr *in = &r->program->instrs[pc];
-    struct tl_node *event =
-        in->slot == CRYSTAL_PROGRAM_NONE ? NULL : r->event[in->slot];
-    struct tl_node *node;
-
-    if (!event)
-        return;
-    node = work(t, r, pc, TL_JOIN, r->stream_end[in->stream], event);
-    if (!node)
-        return;
-    tl_node_set(t, &r->stream_end[in->stream], node);
-    tl_node_made(t, node);
-}
-
-/* Returns true where the host has to wait. */
-static bool host_waits(struct crystal_timeline *t, struct tl_rank *r,
-                       struct tl_node *node)
-{
-    if (!node)
-        return false;
-    if (node->is_ended) {
-        if (node->end_ns > r->host_ns)
-            r->host_ns = node->end_ns;
-        return false;
-    }
-    node->waiter = r;
-    tl_node_set(t, &r->awaited, node);
-    r->state = TL_WAITS;
-    return true;
-}
-
-/* One instruction; true where the host cannot go on. */
-static bool step(struct crystal_timeline *t, struct tl_rank *r)
-{
-    const struct crystal_instr *in = &r->program->instrs[r->pc];
-
-    switch (in->kind) {
-    case CRYSTAL_OP_GROUP:
-        if (in->starts_group) {
-            r->in_group = true;
-            r->group_begin = r->pc + 1;
-        } else if (r->in_group) {
-            r->in_group = false;
-            launch(t, r, r->group_begin, r->pc);
-        }
-        return false;
-    case CRYSTAL_OP_COLL:
-    case CRYSTAL_OP_SEND:
-    case CRYSTAL_OP_RECV:
-        if (!r->in_group)
-            launch(t, r, r->pc, r->pc + 1);
-        return false;
-    case CRYSTAL_OP_RECORD:
-        tl_node_set(t, &r->event[in->slot], r->stream_end[in->stream]);
-        return false;
-    case CRYSTAL_OP_SWAIT:
-        stream_waits(t, r, r->pc);
-        return false;
-    case CRYSTAL_OP_WAIT:
-        return host_waits(t, r,
-                          in->slot == CRYSTAL_PROGRAM_NONE ? NULL : r->event[in->slot]);
-    case CRYSTAL_OP_SYNC:
-        return host_waits(t, r, r->stream_end[in->stream]);
+    lane->iteration = iteration;
+    switch (c->kind) {
+    case TL_KERNEL:
+        ns = c->arg != TL_WIDE ? c->arg : r->list->program->instrs[c->instr].count;
+        lane->clock_ns = at + computation(t, r, ns, lane->iteration, c->instr, 1);
+        t->event_count++;
+        break;
+    case TL_RECORD:
+        slot = &r->slots[c->arg];
+        if (slot->readers)
+            readers_settle(r, c->arg);
+        slot->value_ns = lane->clock_ns;
+        slot->done++;
+        lanes_wake_held(r);
+        break;
+    case TL_SWAIT:
+        lane->clock_ns = at;
+        break;
+    case TL_COLL:
+        coll_begin(t, r, lane, c, later(at, r->locals[c->local].end_ns));
+        break;
+    case TL_BATCH:
+        lane->local = c->local;
+        tl_batch_begin(t, r, lane, c, later(at, r->locals[c->local].end_ns));
+        break;
     default:
-        return false;
+        break;
     }
 }
 
-static void compute(struct crystal_timeline *t, struct tl_rank *r, uint64_t gap_ns)
+/* Is what the lane's first entry needs of the rank's other lanes there? */
+static inline bool is_ready(struct tl_rank *r, const struct tl_code *c,
+                            struct tl_entry *e)
 {
-    if (t->config.slow_ppm_of_one && r->lrank == t->config.slow_lrank)
-        gap_ns += gap_ns / 1000000 * t->config.slow_ppm_of_one +
-                  gap_ns % 1000000 * t->config.slow_ppm_of_one / 1000000;
-    r->host_ns += gap_ns;
+    struct tl_slot *slot;
+
+    switch (c->kind) {
+    case TL_SWAIT:
+        if (!e->need)
+            return true;
+        slot = &r->slots[c->arg];
+        if (slot->done < e->need)
+            return false;
+        e->time_ns = later(e->time_ns, slot->value_ns);
+        slot->readers--;
+        return true;
+    case TL_COLL:
+    case TL_BATCH:
+        return r->locals[c->local].done == e->need;
+    default:
+        return true;
+    }
+}
+
+static void lane_run(struct crystal_timeline *t, struct tl_rank *r,
+                     struct tl_lane *lane)
+{
+    r->held_count -= lane->is_held;
+    lane->is_held = false;
+    while (lane->head != lane->tail && !lane->outstanding && !t->code) {
+        struct tl_entry *e = &lane->ring[lane->head & lane->mask];
+        const struct tl_code *c = &r->list->code[e->code % TL_CODE_MAX];
+        uint64_t time_ns;
+        uint32_t iteration;
+
+        if (!is_ready(r, c, e)) {
+            lane->is_held = true;
+            r->held_count++;
+            break;
+        }
+        time_ns = e->time_ns;
+        iteration = (uint32_t)r->iteration;
+        iteration -= (iteration - e->code / TL_CODE_MAX) % 256;
+        lane->head++;
+        perform(t, r, lane, c, time_ns, iteration);
+    }
+}
+
+/* --- the host --- */
+
+/* Gives c to its lane; false where the lane's queue is full. */
+static inline bool issue(struct crystal_timeline *t, struct tl_rank *r,
+                         const struct tl_code *c)
+{
+    struct tl_lane *lane = &r->lanes[c->lane];
+    bool is_idle = lane->head == lane->tail && !lane->outstanding;
+    uint64_t time_ns = r->host_ns;
+    struct tl_slot *slot;
+    uint32_t need = 0;
+
+    if (!is_idle && lane->tail - lane->head > lane->mask) {
+        r->state = TL_WAITS_ROOM;
+        r->wait_lane = c->lane;
+        t->full_count++;
+        return false;
+    }
+    switch (c->kind) {
+    case TL_RECORD:
+        r->slots[c->arg].issued++;
+        break;
+    case TL_SWAIT:
+        slot = &r->slots[c->arg];
+        if (!slot->issued)
+            return true; /* never recorded: nothing to wait for */
+        if (slot->done == slot->issued) {
+            time_ns = later(time_ns, slot->value_ns);
+        } else {
+            need = slot->issued;
+            slot->readers++;
+            is_idle = false;
+        }
+        break;
+    case TL_COLL:
+    case TL_BATCH:
+        need = r->locals[c->local].issued++;
+        is_idle = is_idle && r->locals[c->local].done == need;
+        break;
+    default:
+        break;
+    }
+    if (is_idle) {
+        perform(t, r, lane, c, time_ns, (uint32_t)r->iteration);
+        return true;
+    }
+    if (lane->head == lane->tail && !lane->outstanding && !lane->is_held) {
+        lane->is_held = true; /* it would stop at once */
+        r->held_count++;
+    }
+    lane->ring[lane->tail++ & lane->mask] = (struct tl_entry){
+        time_ns,
+        (uint32_t)(c - r->list->code) | (uint32_t)r->iteration % 256 * TL_CODE_MAX,
+        need};
+    return true;
+}
+
+void tl_rank_room(struct crystal_timeline *t, struct tl_rank *r)
+{
+    struct tl_lane *lane = &r->lanes[r->wait_lane];
+    uint32_t capacity = 2 * (lane->mask + 1);
+    struct tl_entry *ring;
+
+    ring = capacity < UINT32_MAX / 4 ? malloc(capacity * sizeof *ring) : NULL;
+    if (!ring) {
+        t->code = -ENOMEM;
+        return;
+    }
+    for (uint32_t k = lane->head; k != lane->tail; k++)
+        ring[k & (capacity - 1)] = lane->ring[k & lane->mask];
+    if (lane->owns_ring)
+        free(lane->ring);
+    lane->ring = ring;
+    lane->owns_ring = true;
+    lane->mask = capacity - 1;
+    r->state = TL_RUNS;
+    t->full_count--;
+    tl_rank_queue(t, r);
 }
 
 /* The end of an iteration; true where it was the last one. */
 static bool turn(struct crystal_timeline *t, struct tl_rank *r)
 {
-    compute(t, r, r->tail_ns);
+    r->host_ns += computation(t, r, r->list->tail_ns, (uint32_t)r->iteration,
+                              r->list->program->instr_count, 0);
     if (t->config.on_iteration)
         t->config.on_iteration(t->config.context, r->lrank, r->iteration, r->begin_ns,
                                r->host_ns);
     r->iteration++;
     r->begin_ns = r->host_ns;
-    r->pc = 0;
-    r->in_group = false;
+    r->code = 0;
     if (t->config.iterations == 0 || r->iteration < t->config.iterations)
         return false;
     r->state = TL_DONE;
@@ -236,68 +316,133 @@ static bool turn(struct crystal_timeline *t, struct tl_rank *r)
     return true;
 }
 
-void tl_rank_run(struct crystal_timeline *t, struct tl_rank *r)
+static void beyond_push(struct crystal_timeline *t, struct tl_rank *r)
+{
+    uint32_t i = t->beyond_count++;
+
+    r->state = TL_BEYOND;
+    while (i && t->beyond[(i - 1) / 2].host_ns > r->host_ns) {
+        t->beyond[i] = t->beyond[(i - 1) / 2];
+        i = (i - 1) / 2;
+    }
+    t->beyond[i] = (struct tl_beyond){r->host_ns, r->lrank};
+}
+
+/* Has what the host waits for come? Then its clock shows so. */
+static bool host_is_free(struct crystal_timeline *t, struct tl_rank *r)
+{
+    const struct tl_lane *lane = &r->lanes[r->wait_lane];
+    const struct tl_slot *slot = &r->slots[r->wait_lane];
+
+    switch (r->state) {
+    case TL_RUNS:
+        return true;
+    case TL_WAITS_EVENT:
+        if (slot->done != slot->issued)
+            return false;
+        r->host_ns = later(r->host_ns, slot->value_ns);
+        break;
+    case TL_WAITS_LANE:
+        if (lane->head != lane->tail || lane->outstanding)
+            return false;
+        r->host_ns = later(r->host_ns, lane->clock_ns);
+        break;
+    case TL_WAITS_ROOM:
+        if (lane->tail - lane->head > lane->mask / 2)
+            return false;
+        t->full_count--;
+        r->state = TL_RUNS;
+        return true; /* the same record again */
+    default:
+        return false;
+    }
+    r->state = TL_RUNS;
+    r->code++;
+    r->gap_done = false;
+    return true;
+}
+
+/* The operations of a group, from where it stopped last time. */
+static bool launch(struct crystal_timeline *t, struct tl_rank *r, uint32_t first)
+{
+    const struct tl_code *c = &r->list->code[first + r->launched];
+
+    for (; c->kind != TL_END; c++, r->launched++)
+        if (!issue(t, r, c))
+            return false;
+    r->launched = 0;
+    return true;
+}
+
+/* One record; true where the host cannot go on. */
+static inline bool step(struct crystal_timeline *t, struct tl_rank *r,
+                        const struct tl_code *c)
+{
+    switch (c->kind) {
+    case TL_NOTHING:
+        return false;
+    case TL_LAUNCH:
+        return !launch(t, r, c->arg);
+    case TL_WAIT:
+        r->wait_lane = c->arg;
+        r->state = TL_WAITS_EVENT;
+        break;
+    case TL_SYNC:
+        r->wait_lane = c->lane;
+        r->state = TL_WAITS_LANE;
+        break;
+    default:
+        return !issue(t, r, c);
+    }
+    if (!host_is_free(t, r))
+        return true;
+    r->code--; /* the caller moves on */
+    return false;
+}
+
+static void host_run(struct crystal_timeline *t, struct tl_rank *r)
 {
     while (!t->code) {
-        if (r->pc == r->program->instr_count && turn(t, r))
-            return;
-        if (!r->gap_done) {
-            compute(t, r, r->gap_ns[r->pc]);
-            r->gap_done = true;
+        const struct tl_code *c = &r->list->code[r->code];
+
+        if (c->kind == TL_END) {
+            if (turn(t, r))
+                return;
+            c = r->list->code;
         }
+        if (!r->gap_done && c->gap_ns) {
+            uint64_t ns = c->gap_ns != TL_WIDE ? c->gap_ns : r->list->gap_ns[c->instr];
+
+            r->host_ns += computation(t, r, ns, (uint32_t)r->iteration, c->instr, 0);
+        }
+        r->gap_done = true;
         if (r->host_ns > t->until_ns) {
-            r->state = TL_BEYOND;
-            r->next = t->beyond;
-            t->beyond = r;
+            beyond_push(t, r);
             return;
         }
-        if (step(t, r))
+        if (step(t, r, c))
             return;
-        r->pc++;
+        r->code++;
         r->gap_done = false;
     }
 }
 
-/* --- why nothing happens --- */
-
-/* A crank that has not arrived, or UINT32_MAX. */
-static uint32_t missing(const struct tl_coll *coll)
+void tl_rank_run(struct crystal_timeline *t, struct tl_rank *r)
 {
-    for (uint32_t k = 0; k < coll->comm->nranks; k++)
-        if (!coll->has_arrived[k])
-            return k;
-    return UINT32_MAX;
-}
+    bool goes_on = true;
 
-int crystal_timeline_explain(const struct crystal_timeline *t,
-                             struct crystal_error *err)
-{
-    for (uint32_t i = 0; i < t->lrank_count; i++) {
-        const struct tl_rank *r = &t->ranks[i];
+    while (goes_on && !t->code) {
+        while (r->dirty && !t->code) {
+            struct tl_lane *lane = r->dirty;
 
-        if (r->state != TL_WAITS && r->state != TL_BEYOND)
-            continue;
-        for (uint32_t c = 0; c < t->comm_count; c++) {
-            const struct tl_comm *comm = &t->comms[c];
-
-            for (uint64_t seq = comm->first; seq < comm->end; seq++) {
-                const struct tl_coll *coll = comm->colls[seq % comm->capacity];
-                uint32_t crank = coll ? missing(coll) : UINT32_MAX;
-                uint32_t own = crystal_graph_crank_of(t->config.graph, c, i);
-
-                if (crank != UINT32_MAX && own != UINT32_MAX && coll->has_arrived[own])
-                    return crystal_error_set(
-                        err, EDEADLK,
-                        "rank %u waits in collective %" PRIu64
-                        " of communicator %u for rank %u, which never arrives",
-                        i, seq, c, comm->members[crank]);
-            }
+            r->dirty = lane->next_dirty;
+            lane->is_dirty = false;
+            lane_run(t, r, lane);
         }
-        return crystal_error_set(err, EDEADLK,
-                                 "rank %u waits in iteration %" PRIu64
-                                 " (record %" PRIu64
-                                 ") for a message that is never sent or received",
-                                 i, r->iteration, r->program->instrs[r->pc].record);
+        goes_on = host_is_free(t, r);
+        if (goes_on)
+            host_run(t, r);
+        goes_on = goes_on && r->dirty;
     }
-    return 0;
+    r->is_queued = false;
 }

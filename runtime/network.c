@@ -1,0 +1,45 @@
+/* Which wire a communicator uses. See network.h. */
+#include "config.h"
+
+#include "runtime/network.h"
+
+#include <stdbool.h>
+
+static uint32_t left_ppm(const struct crystal_network *net, uint32_t a, uint32_t b)
+{
+    for (uint32_t i = 0; i < net->link_count; i++) {
+        const struct crystal_network_link *l = &net->links[i];
+
+        if ((l->node_a == a && l->node_b == b) || (l->node_a == b && l->node_b == a))
+            return l->left_ppm;
+    }
+    return 1000000;
+}
+
+struct crystal_transfer_wire crystal_network_wire(const struct crystal_network *net,
+                                                  const uint32_t *members,
+                                                  uint32_t nranks)
+{
+    struct crystal_transfer_wire wire = net->wire;
+    uint32_t slowest = 1000000, per_node = net->ranks_per_node;
+    bool is_inside = per_node != 0;
+
+    for (uint32_t i = 0; per_node && i < nranks; i++) {
+        uint32_t node = members[i] / per_node;
+        uint32_t next = members[i + 1 < nranks ? i + 1 : 0] / per_node;
+
+        is_inside = is_inside && node == members[0] / per_node;
+        if (net->link_count) {
+            uint32_t left = left_ppm(net, node, next);
+
+            slowest = left < slowest ? left : slowest;
+        }
+    }
+    if (is_inside)
+        wire = net->node_wire;
+    if (slowest < 1000000 && wire.bytes_per_s) {
+        wire.bytes_per_s = (uint64_t)((double)wire.bytes_per_s * slowest / 1e6);
+        wire.bytes_per_s += !wire.bytes_per_s;
+    }
+    return wire;
+}

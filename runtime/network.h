@@ -1,0 +1,33 @@
+/* The target's network as the timeline sees it: one wire between nodes, one inside a
+ * node, and links between two nodes that are slower than the others. A communicator has
+ * one wire: the inner one where all members are on one node, else the outer one, slowed
+ * down by the slowest link between neighbours of its ring. Pure, thread-safe.
+ */
+#ifndef CRYSTAL_NETWORK_H
+#define CRYSTAL_NETWORK_H
+
+#include "runtime/transfer.h"
+
+#include <stdint.h>
+
+/* What is left of the bandwidth between two nodes (one node: inside it). */
+struct crystal_network_link {
+    uint32_t node_a, node_b;
+    uint32_t left_ppm; /* 1 .. 1000000 */
+};
+
+struct crystal_network {
+    struct crystal_transfer_wire wire;
+    struct crystal_transfer_wire node_wire;
+    uint32_t ranks_per_node; /* 0: one wire for all, no links */
+    const struct crystal_network_link *links;
+    uint32_t link_count;
+};
+
+/* The wire of a communicator with these members (lranks by crank), or of the messages
+ * between two ranks. */
+struct crystal_transfer_wire crystal_network_wire(const struct crystal_network *net,
+                                                  const uint32_t *members,
+                                                  uint32_t nranks);
+
+#endif
