@@ -1,7 +1,7 @@
-/* The plan stage: the sandbox ranks run against virtual ranks that answer at once, with
- * the recorder passing their calls through to libcrystal-hostccl.so. What comes out is
- * how long computation and transfers take by themselves, and from that the profile of
- * all ranks.
+/* The plan stage: slices of ranks, the sandbox first, run against virtual ranks that
+ * answer at once, with the recorder passing their calls through to
+ * libcrystal-hostccl.so. What comes out is how long computation and transfers take by
+ * themselves, and from that the profile of all ranks.
  */
 #include "config.h"
 
@@ -10,6 +10,7 @@
 
 #include "replay/calibrate.h"
 #include "replay/compose.h"
+#include "replay/slices.h"
 #include "runtime/env.h"
 #include "runtime/library.h"
 #include "runtime/log.h"
@@ -17,9 +18,11 @@
 
 #include <errno.h>
 
-static int prepare(struct stage *stage, struct crystal_error *err)
+static int prepare(struct stage *stage, struct crystal_slices *slices,
+                   struct crystal_error *err)
 {
-    char library[PATH_MAX], plan[PATH_MAX];
+    char path[PATH_MAX];
+    struct crystal_graph *graph;
     int code = crystal_jobdir_mkdir(stage->dir, "plan", err);
 
     if (!code)
@@ -29,7 +32,30 @@ static int prepare(struct stage *stage, struct crystal_error *err)
     if (!code)
         code = stage_sweep(stage, "plan", ".run", err);
     if (!code)
-        code = stage_path(stage, plan, err, "plan");
+        code = stage_path(stage, path, err, "job.graph");
+    if (code)
+        return code;
+    graph = crystal_graph_open(path, err);
+    if (!graph)
+        return -EINVAL;
+    code = crystal_graph_lrank_count(graph) == stage->layout.lrank_count
+               ? crystal_slices_make(graph, &stage->layout, slices, err)
+               : crystal_error_set(err, ESTALE,
+                                   "%s: made for another layout; run 'scrystal "
+                                   "capture' and 'scrystal graph' again",
+                                   path);
+    crystal_graph_close(graph);
+    return code;
+}
+
+static int set_environment(struct stage *stage, struct crystal_error *err)
+{
+    char library[PATH_MAX], plan[PATH_MAX];
+    int code;
+
+    stage_env_fini(&stage->env);
+    stage_env_common(stage);
+    code = stage_path(stage, plan, err, "plan");
     if (!code)
         code = crystal_library_path("libcrystal-nccl.so", library, sizeof library, err);
     if (code)
@@ -85,34 +111,61 @@ static int calibrate(uint32_t sandbox_count, struct crystal_transfer_wire *wire,
     return code ? code : crystal_calibrate(&config, wire, ret_count, err);
 }
 
-int stage_plan(struct stage *stage)
+/* One slice as the sandbox. */
+static int run_slice(struct stage *stage, const struct crystal_slices *slices,
+                     uint32_t slice, struct crystal_error *err)
 {
-    const struct crystal_layout *layout = &stage->layout;
-    struct crystal_error err = {0}, seal_err = {0};
+    uint32_t count = slices->first[slice + 1] - slices->first[slice];
+    uint32_t *ranks = slices->ranks + slices->first[slice];
+    struct crystal_error seal_err = {0};
     struct crystal_node *node = NULL;
     int code, sealed;
 
-    stage_env_common(stage);
-    code = prepare(stage, &err);
+    stage->layout.sandbox = ranks;
+    stage->layout.sandbox_count = count;
+    if (slice > 0)
+        crystal_log(CRYSTAL_LOG_INFO, stage->name,
+                    "ranks %u-%u, which the sandbox does not stand for (%u of %u)",
+                    ranks[0], ranks[count - 1], slice, slices->count - 1);
+    code = slice ? crystal_client_begin_slice(stage->client, slices->nodes[slice], err)
+                 : 0;
     if (!code)
-        code = stage_node_open(stage, 0, &node, &err);
+        code = set_environment(stage, err);
     if (!code)
-        code =
-            stage_start_ranks(stage, layout->sandbox, layout->sandbox_count, 1, &err);
+        code = stage_node_open(stage, 0, &node, err);
     if (!code)
-        code = stage_wait_ranks(stage, stage_node_check, node, &err);
+        code = stage_start_ranks(stage, ranks, count, 1, err);
+    if (!code)
+        code = stage_wait_ranks(stage, stage_node_check, node, err);
     crystal_node_destroy(node);
     sealed = seal(stage, &seal_err);
     if (sealed && !code) { /* the first fault is what is told */
         code = sealed;
-        err = seal_err;
+        *err = seal_err;
     }
+    return code;
+}
+
+int stage_plan(struct stage *stage)
+{
+    uint32_t *sandbox = stage->layout.sandbox;
+    uint32_t sandbox_count = stage->layout.sandbox_count, measured;
+    struct crystal_slices slices = {0};
+    struct crystal_error err = {0};
+    int code = prepare(stage, &slices, &err);
+
+    for (uint32_t i = 0; !code && i < slices.count; i++)
+        code = run_slice(stage, &slices, i, &err);
+    stage->layout.sandbox = sandbox;
+    stage->layout.sandbox_count = sandbox_count;
+    measured = slices.count ? slices.first[slices.count] : 0;
+    crystal_slices_fini(&slices);
     if (!code)
         code = crystal_plan_compose(stage->job_dir, calibrate, &err);
     if (code)
         return stage_failed(stage, &err);
     crystal_log(CRYSTAL_LOG_INFO, stage->name,
-                "measured %u of %u ranks, composed %s/job.profile",
-                layout->sandbox_count, layout->lrank_count, stage->job_dir);
+                "measured %u of %u ranks, composed %s/job.profile", measured,
+                stage->layout.lrank_count, stage->job_dir);
     return 0;
 }

@@ -1,10 +1,8 @@
 /* Plan's traces -> job.profile. See compose.h.
  *
- * Every sandbox rank measures for the representative that stands for it. A
- * representative without one takes its gaps from the capture, where live ranks shared
- * the machine; they are marked as modelled and a warning says so. The timeline then
- * runs all ranks with the mean gaps, and with their 10th and 90th percentiles for the
- * spread.
+ * Every rank of a slice measures for the representative that stands for it. The
+ * timeline then runs all ranks with the mean gaps, and with their 10th and 90th
+ * percentiles for the spread.
  */
 #include "config.h"
 
@@ -12,6 +10,7 @@
 
 #include "replay/measure.h"
 #include "replay/overhead.h"
+#include "replay/slices.h"
 #include "runtime/filehead.h"
 #include "runtime/graph_build.h"
 #include "runtime/iteration.h"
@@ -34,10 +33,11 @@ struct compose {
     crystal_compose_calibrate *calibrate;
     struct crystal_layout layout;
     struct crystal_graph *graph;
+    struct crystal_slices slices;
     uint32_t rep_count, lrank_count;
     struct crystal_program **programs; /* by representative */
     struct crystal_measure *measures;  /* by representative */
-    struct crystal_trace *traces;      /* by sandbox rank */
+    struct crystal_trace *traces;      /* by index in slices.ranks */
     struct crystal_profile_image image;
     struct crystal_profile_rep *reps;
     struct crystal_profile_op *ops;
@@ -95,7 +95,10 @@ static int open_parents(struct compose *c, struct crystal_error *err)
     c->iterations = calloc(c->lrank_count, sizeof *c->iterations);
     c->sum_ns = calloc(c->lrank_count, sizeof *c->sum_ns);
     c->count = calloc(c->lrank_count, sizeof *c->count);
-    c->traces = calloc(c->layout.sandbox_count, sizeof *c->traces);
+    code = crystal_slices_make(c->graph, &c->layout, &c->slices, err);
+    if (code)
+        return code;
+    c->traces = calloc(c->slices.first[c->slices.count], sizeof *c->traces);
     if (!c->programs || !c->measures || !c->reps || !c->gaps || !c->iterations ||
         !c->sum_ns || !c->count || !c->traces)
         return no_memory(err);
@@ -108,11 +111,12 @@ static int open_parents(struct compose *c, struct crystal_error *err)
     return 0;
 }
 
-/* One sandbox rank's trace. */
-static int measure_rank(struct compose *c, uint32_t index, struct crystal_overhead *o,
-                        uint64_t *parent, struct crystal_error *err)
+/* One measured rank's trace. */
+static int measure_rank(struct compose *c, uint32_t slice, uint32_t index,
+                        struct crystal_overhead *o, uint64_t *parent,
+                        struct crystal_error *err)
 {
-    uint32_t lrank = c->layout.sandbox[index], mark_count, first;
+    uint32_t lrank = c->slices.ranks[index], mark_count, first;
     uint32_t rep = crystal_graph_rep_of(c->graph, lrank);
     struct crystal_trace *t = &c->traces[index];
     char path[PATH_MAX], name[32];
@@ -142,7 +146,7 @@ static int measure_rank(struct compose *c, uint32_t index, struct crystal_overhe
         code = crystal_measure_add(&c->measures[rep], c->programs[rep], t->ops,
                                    t->op_count, marks, mark_count, first, err);
     if (!code)
-        code = crystal_overhead_add(o, c->graph, lrank, t->ops, t->op_count,
+        code = crystal_overhead_add(o, c->graph, slice, lrank, t->ops, t->op_count,
                                     marks[first], err);
     if (code)
         crystal_error_prefix(err, "rank %u", lrank);
@@ -164,8 +168,9 @@ static int measure_all(struct compose *c, struct crystal_error *err)
     uint64_t parent = crystal_graph_hash(c->graph);
     int code = o ? 0 : no_memory(err);
 
-    for (uint32_t i = 0; !code && i < c->layout.sandbox_count; i++)
-        code = measure_rank(c, i, o, &parent, err);
+    for (uint32_t s = 0; s < c->slices.count; s++)
+        for (uint32_t i = c->slices.first[s]; !code && i < c->slices.first[s + 1]; i++)
+            code = measure_rank(c, s, i, o, &parent, err);
     if (!code)
         code = crystal_overhead_find(o, &wire, &h->overhead_sample_count, err);
     crystal_overhead_destroy(o);
@@ -181,37 +186,9 @@ static int measure_all(struct compose *c, struct crystal_error *err)
     h->graph_hash = crystal_graph_hash(c->graph);
     h->wire_bytes_per_s = wire.bytes_per_s;
     h->wire_latency_ns = wire.latency_ns;
-    h->measured_count = c->layout.sandbox_count;
+    h->measured_count = c->slices.first[c->slices.count];
     c->image.parent_hash = parent;
     c->image.fingerprint = c->layout.fingerprint;
-    return code;
-}
-
-/* Gaps of representatives that no sandbox rank measured, from the capture. */
-static int borrow(struct compose *c, struct crystal_error *err)
-{
-    uint32_t borrowed = 0;
-    int code = 0;
-
-    for (uint32_t i = 0; !code && i < c->rep_count; i++) {
-        uint32_t mark_count;
-        const uint64_t *marks = crystal_graph_marks(c->graph, i, &mark_count);
-        uint64_t op_count;
-        const struct crystal_op *ops = crystal_graph_ops(c->graph, i, &op_count);
-
-        c->reps[i].origin = CRYSTAL_ORIGIN_MEASURED;
-        if (c->measures[i].sample_count)
-            continue;
-        c->reps[i].origin = CRYSTAL_ORIGIN_MODELLED;
-        borrowed++;
-        code = crystal_measure_add(&c->measures[i], c->programs[i], ops, op_count,
-                                   marks, mark_count, mark_count > 2 ? 1 : 0, err);
-    }
-    if (borrowed)
-        crystal_log(CRYSTAL_LOG_WARNING, "plan",
-                    "%u of %u recorded ranks have no part in the sandbox, using their "
-                    "computation times from the capture",
-                    borrowed, c->rep_count);
     return code;
 }
 
@@ -221,6 +198,7 @@ static int summarise(struct compose *c, struct crystal_error *err)
     uint32_t most = 1;
 
     for (uint32_t i = 0; i < c->rep_count; i++) {
+        c->reps[i].origin = CRYSTAL_ORIGIN_MEASURED;
         c->reps[i].lrank = crystal_graph_rep_lrank(c->graph, i);
         c->reps[i].instr_count = c->programs[i]->instr_count;
         c->reps[i].op_first = used;
@@ -247,8 +225,6 @@ static int summarise(struct compose *c, struct crystal_error *err)
                 column[s] = m->gap_ns[(size_t)s * m->instr_count + k];
             (void)crystal_measure_spread(column, m->sample_count, &op->gap_ns,
                                          &op->gap_p10_ns, &op->gap_p90_ns);
-            if (c->reps[i].origin != CRYSTAL_ORIGIN_MEASURED)
-                continue;
             for (uint32_t s = 0; s < m->sample_count; s++)
                 column[s] = m->transfer_ns[(size_t)s * m->instr_count + k];
             (void)crystal_measure_spread(column, m->sample_count, &op->transfer_ns,
@@ -366,8 +342,9 @@ static void compose_fini(struct compose *c)
         if (c->gaps)
             free(c->gaps[i]);
     }
-    for (uint32_t i = 0; c->traces && i < c->layout.sandbox_count; i++)
+    for (uint32_t i = 0; c->traces && i < c->slices.first[c->slices.count]; i++)
         crystal_trace_fini(&c->traces[i]);
+    crystal_slices_fini(&c->slices);
     free(c->programs);
     free(c->measures);
     free(c->gaps);
@@ -397,8 +374,6 @@ int crystal_plan_compose(const char *job_dir, crystal_compose_calibrate *calibra
         code = open_parents(&c, err);
     if (!code)
         code = measure_all(&c, err);
-    if (!code)
-        code = borrow(&c, err);
     if (!code)
         code = summarise(&c, err);
     if (!code)

@@ -54,7 +54,7 @@ struct crystal_net_comm {
     _Atomic(struct crystal_board_comm *) board; /* NULL: not on the board (yet) */
     _Atomic int is_plain; /* it was not on the board when its first operation began */
     struct crystal_ops ops;
-    struct crystal_lines *lines; /* with board: delay lines that end here; owned */
+    struct crystal_lines *lines;     /* with board: delay lines that end here; owned */
     struct crystal_records *records; /* with board and graph; owned */
     pthread_mutex_t lock;            /* making of pairs */
     _Atomic uint32_t *pairs; /* with board: per peer the pair for sends, then those for

@@ -50,7 +50,7 @@ int crystal_overhead_put(struct crystal_overhead *o,
 }
 
 int crystal_overhead_add(struct crystal_overhead *o, const struct crystal_graph *g,
-                         uint32_t lrank, const struct crystal_op *ops,
+                         uint32_t run, uint32_t lrank, const struct crystal_op *ops,
                          uint64_t op_count, uint64_t first, struct crystal_error *err)
 {
     uint32_t local_count = crystal_graph_local_count(g, lrank);
@@ -65,7 +65,7 @@ int crystal_overhead_add(struct crystal_overhead *o, const struct crystal_graph 
         if (ops[i].kind == CRYSTAL_OP_DONE && ops[i].peer < op_count)
             done[ops[i].peer] = &ops[i];
     for (uint64_t i = 0; !code && i < op_count; i++) {
-        struct crystal_overhead_part s = {.op = &ops[i]};
+        struct crystal_overhead_part s = {.run = run, .op = &ops[i]};
         struct crystal_graph_comm comm;
 
         if (ops[i].kind != CRYSTAL_OP_COLL || ops[i].comm >= local_count)
@@ -90,6 +90,8 @@ static int compare(const void *a, const void *b)
 {
     const struct crystal_overhead_part *x = a, *y = b;
 
+    if (x->run != y->run)
+        return x->run < y->run ? -1 : 1;
     if (x->comm != y->comm)
         return x->comm < y->comm ? -1 : 1;
     if (x->seq != y->seq)
@@ -164,7 +166,8 @@ static uint32_t costs_of(struct crystal_overhead *o,
         uint32_t nranks = o->parts[i].nranks;
         size_t end = i;
 
-        while (end < o->count && o->parts[end].comm == o->parts[i].comm &&
+        while (end < o->count && o->parts[end].run == o->parts[i].run &&
+               o->parts[end].comm == o->parts[i].comm &&
                o->parts[end].seq == o->parts[i].seq)
             end++;
         if (end - i == nranks && nranks > 1) {

@@ -199,14 +199,30 @@ static int truncate_comms(struct crystal_coord *coord, struct crystal_error *err
     return 0;
 }
 
+/* Marks the ranks that run in this stage. slice as in struct crystal_msg_begin. */
+static void mark_real(struct crystal_coord *coord, enum stage stage, uint32_t slice)
+{
+    const struct crystal_layout *layout = coord->config.layout;
+    const uint32_t *real = stage == STAGE_CAPTURE ? layout->live : layout->sandbox;
+
+    coord->real_count = slice                    ? layout->ranks_per_node
+                        : stage == STAGE_CAPTURE ? layout->live_count
+                                                 : layout->sandbox_count;
+    for (uint32_t i = 0; i < coord->real_count; i++) {
+        uint32_t lrank = slice ? (slice - 1) * layout->ranks_per_node + i : real[i];
+
+        if (lrank < layout->lrank_count)
+            coord->is_real[lrank] = 1;
+    }
+}
+
 /* beginner: the agent whose connection goes on. */
-static int stage_begin(struct crystal_coord *coord, enum stage stage,
+static int stage_begin(struct crystal_coord *coord, enum stage stage, uint32_t slice,
                        const struct client *beginner, struct crystal_error *err)
 {
     const struct crystal_layout *layout = coord->config.layout;
     const struct crystal_exchange_hooks hooks = {coord, on_comm_ready, on_comm_made,
                                                  on_notice, on_result};
-    const uint32_t *real = stage == STAGE_CAPTURE ? layout->live : layout->sandbox;
 
     for (struct client *c = coord->clients; c; c = c->next)
         if (c->in_stage && c != beginner) { /* left over from the stage before */
@@ -217,8 +233,6 @@ static int stage_begin(struct crystal_coord *coord, enum stage stage,
         }
     stage_clear(coord);
     crystal_store_reset(coord->store);
-    coord->real_count =
-        stage == STAGE_CAPTURE ? layout->live_count : layout->sandbox_count;
     coord->is_real = calloc((size_t)layout->lrank_count + 1, 1);
     coord->groups = crystal_groups_create(layout->lrank_count);
     if (stage == STAGE_CAPTURE)
@@ -228,9 +242,7 @@ static int stage_begin(struct crystal_coord *coord, enum stage stage,
         stage_clear(coord);
         return crystal_error_set(err, ENOMEM, "coordinator: out of memory");
     }
-    for (uint32_t i = 0; i < coord->real_count; i++)
-        if (real[i] < layout->lrank_count)
-            coord->is_real[real[i]] = 1;
+    mark_real(coord, stage, slice);
     if (stage == STAGE_CAPTURE && truncate_comms(coord, err) < 0) {
         stage_clear(coord);
         return -err->code;
@@ -333,12 +345,15 @@ static int on_begin(struct client *c, const struct crystal_message_head *head,
     if (c->role != CRYSTAL_ROLE_AGENT || body->bytes != sizeof begin)
         return -EBADMSG;
     memcpy(&begin, body->data, sizeof begin);
-    if (begin.stage < STAGE_CAPTURE || begin.stage > STAGE_EMULATE)
+    if (begin.stage < STAGE_CAPTURE || begin.stage > STAGE_EMULATE ||
+        (begin.slice && (begin.stage != STAGE_PLAN ||
+                         begin.slice > coord->config.layout->lrank_count /
+                                           coord->config.layout->ranks_per_node)))
         return -EBADMSG;
     /* A second node's agent joins; else a new stage, or the same one anew, begins. */
     if (coord->stage != (enum stage)begin.stage || coord->failed || c->in_stage ||
         !has_agents(coord)) {
-        if (stage_begin(coord, (enum stage)begin.stage, c, &err) < 0) {
+        if (stage_begin(coord, (enum stage)begin.stage, begin.slice, c, &err) < 0) {
             answer_error(c, crystal_error_text(&err));
             return 0;
         }

@@ -562,13 +562,25 @@ int crystal_client_hint(struct crystal_client *c, uint64_t iterations, int *ret_
     return rc;
 }
 
+static int begin(struct crystal_client *c, uint32_t stage, uint32_t slice,
+                 struct crystal_error *err)
+{
+    struct crystal_msg_begin message = {.stage = stage, .slice = slice};
+
+    return call(c, CRYSTAL_MSG_BEGIN, &message, sizeof message, CRYSTAL_MSG_OK, NULL, 0,
+                NULL, 0, err);
+}
+
 int crystal_client_begin(struct crystal_client *c, uint32_t stage,
                          struct crystal_error *err)
 {
-    struct crystal_msg_begin begin = {.stage = stage};
+    return begin(c, stage, 0, err);
+}
 
-    return call(c, CRYSTAL_MSG_BEGIN, &begin, sizeof begin, CRYSTAL_MSG_OK, NULL, 0,
-                NULL, 0, err);
+int crystal_client_begin_slice(struct crystal_client *c, uint32_t target_node,
+                               struct crystal_error *err)
+{
+    return begin(c, 2, target_node + 1, err);
 }
 
 int crystal_client_finish(struct crystal_client *c, struct crystal_error *err)

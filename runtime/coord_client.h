@@ -55,6 +55,9 @@ int crystal_client_hint(struct crystal_client *c, uint64_t iterations, int *ret_
 /* Agent and control calls. */
 int crystal_client_begin(struct crystal_client *c, uint32_t stage,
                          struct crystal_error *err);
+/* Plan begins anew, with the ranks of this target node instead of the sandbox. */
+int crystal_client_begin_slice(struct crystal_client *c, uint32_t target_node,
+                               struct crystal_error *err);
 int crystal_client_finish(struct crystal_client *c, struct crystal_error *err);
 int crystal_client_fail(struct crystal_client *c, const char *sentence);
 /* Agent: called from the reader thread for COMM_ID and COMM_FORGE. For forge (forge =

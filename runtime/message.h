@@ -93,7 +93,7 @@ struct crystal_msg_welcome {
 
 struct crystal_msg_begin {
     uint32_t stage; /* 1 capture, 2 plan, 3 emulate */
-    uint32_t zero;
+    uint32_t slice; /* plan: 1 + the target node whose ranks run; 0: the sandbox runs */
 };
 
 struct crystal_msg_comm_init {

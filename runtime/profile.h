@@ -39,7 +39,7 @@ struct crystal_profile_head {
     uint64_t graph_hash; /* body hash of the graph it was made for */
     uint64_t wire_bytes_per_s;
     uint64_t wire_latency_ns;
-    uint64_t overhead_ns; /* software cost per message, see overhead_origin */
+    uint64_t overhead_ns;           /* software cost per message, see overhead_origin */
     uint32_t overhead_origin;       /* MEASURED: by collectives of the program among
                                        sandbox ranks; MODELLED: by others like them */
     uint32_t overhead_sample_count; /* collectives that gave it */
@@ -56,8 +56,7 @@ struct crystal_profile_rep {
     uint64_t op_first;
     uint32_t
         sample_count; /* iterations measured, over all sandbox ranks it stands for */
-    uint32_t origin;  /* of its gaps: MEASURED in plan, or MODELLED: from capture,
-                         where live ranks share the machine */
+    uint32_t origin;  /* of its gaps: MEASURED in plan, or MODELLED */
     uint64_t zero;
 };
 _Static_assert(sizeof(struct crystal_profile_rep) == 32, "frozen");

@@ -45,9 +45,9 @@ void die(const char *what) __attribute__((noreturn));
  * directory for files with unique ids instead of the store, or NULL. */
 void program_begin(const char *id_dir);
 
-/* The group of ranks first, first + stride, ... (size of them). Every rank calls this for
- * every group in the same order, as with torch.distributed.new_group; it changes *ret
- * only where this rank is a member. */
+/* The group of ranks first, first + stride, ... (size of them). Every rank calls this
+ * for every group in the same order, as with torch.distributed.new_group; it changes
+ * *ret only where this rank is a member. */
 void make_group(int first, int stride, int size, struct group *ret);
 
 /* Zeroed; the caller frees. */

@@ -184,9 +184,10 @@ static void waits_may_differ(void)
     job_end(&j);
 }
 
-static void borrows_from_capture(void)
+/* What the sandbox has no part in, another slice measures. */
+static void measures_in_slices(void)
 {
-    const uint64_t captured[] = {70, 60, 60};
+    const uint64_t captured[] = {70, 60, 60}, second[] = {70, 40, 40};
     struct crystal_profile *p;
     struct job j;
     char path[160];
@@ -195,16 +196,19 @@ static void borrows_from_capture(void)
     for (uint32_t r = 0; r < 2; r++)
         rank(&j, "ranks", r, captured, 11, 5, 32768);
     JOB_MUST(crystal_graph_build(j.dir, &job_err));
-    j.layout.sandbox_count = 1;
+    j.layout.sandbox_count = j.layout.ranks_per_node = 1;
     job_path(&j, path, sizeof path, "layout.yaml");
     JOB_MUST(crystal_layout_write(path, &j.layout, &job_err));
     rank(&j, "plan", 0, first0, 4000, ALONE_NS, 32768);
+    rank(&j, "plan", 1, second, 11, 5, 32768);
     p = composed(&j);
     CHECK_EQ(crystal_profile_rep(p, 0)->origin, CRYSTAL_ORIGIN_MEASURED);
-    CHECK_EQ(crystal_profile_rep(p, 1)->origin, CRYSTAL_ORIGIN_MODELLED);
+    CHECK_EQ(crystal_profile_rep(p, 1)->origin, CRYSTAL_ORIGIN_MEASURED);
+    CHECK_EQ(crystal_profile_head(p)->measured_count, 2);
+    /* no collective lies within one slice */
     CHECK_EQ(crystal_profile_head(p)->overhead_origin, CRYSTAL_ORIGIN_MODELLED);
     CHECK_EQ(crystal_profile_head(p)->overhead_ns, 0);
-    CHECK_EQ(crystal_profile_ops(p, 1)[0].gap_ns, 60);
+    CHECK_EQ(crystal_profile_ops(p, 1)[0].gap_ns, 40);
     crystal_profile_close(p);
     job_end(&j);
 }
@@ -395,7 +399,7 @@ int main(void)
     CHECK_RUN(measures_and_composes);
     CHECK_RUN(waits_may_differ);
     CHECK_RUN(tells_messages_from_operations);
-    CHECK_RUN(borrows_from_capture);
+    CHECK_RUN(measures_in_slices);
     CHECK_RUN(refuses_what_does_not_fit);
     CHECK_RUN(refuses_every_cut);
     CHECK_RUN(golden);

@@ -69,6 +69,34 @@ static void plan_measures(void)
     }
 }
 
+/* A replica of 8 ranks and a sandbox of 4: the other half runs as a slice of its own.
+ */
+static void plan_measures_in_slices(void)
+{
+    make_job("--iterations=3 --parallel=tp=2,pp=4,dp=2");
+    CHECK_EQ(finish(start_stage("capture", "--pp 4 --iterations 8 " OPTIONS)), 0);
+    CHECK_EQ(finish(start("exec %s graph --job %s", scrystal, job_dir)), 0);
+    CHECK_EQ(finish(start_stage("plan", "--pp 4 --iterations 8 " OPTIONS)), 0);
+    CHECK_HAS(output, "crystal: plan: ranks 4-7, which the sandbox does not stand for "
+                      "(1 of 1)\n");
+    CHECK_HAS(output, "crystal: plan: measured 8 of 16 ranks, composed ");
+    nothing_is_left();
+    for (unsigned r = 0; r < 8; r++) {
+        struct crystal_trace trace = {0};
+
+        CHECK_EQ(read_trace("plan", r, &trace), 0);
+        CHECK(trace.head.file_bytes != 0);
+        crystal_trace_fini(&trace);
+    }
+    CHECK_EQ(finish(start_stage("emulate", "--pp 4 --iterations 3 " OPTIONS)), 0);
+    CHECK_HAS(output, "rank 3 done\n");
+    CHECK_EQ(finish(start_stage(
+                 "plan", "--pp 4 --iterations 8 --fail exit --fail-rank 5 " OPTIONS)),
+             70);
+    CHECK_HAS(output, "crystal: plan: rank 5 ended with code 7; see ");
+    nothing_is_left();
+}
+
 static void plan_fails_with_its_rank(void)
 {
     CHECK_EQ(finish(start_stage("plan",
@@ -193,6 +221,7 @@ int main(void)
         return 1;
     CHECK_RUN(plan_needs_a_graph);
     CHECK_RUN(plan_measures);
+    CHECK_RUN(plan_measures_in_slices);
     CHECK_RUN(plan_fails_with_its_rank);
     CHECK_RUN(emulate_needs_a_profile);
     CHECK_RUN(emulate_runs_the_program);
