@@ -3,7 +3,7 @@
 #define CRYSTAL_COMMANDS_SHOW_H
 
 #include "runtime/graph.h"
-#include "runtime/profile.h"
+#include "runtime/profile_file.h"
 #include "runtime/nccl_names.h"
 #include "runtime/trace.h"
 

@@ -16,7 +16,7 @@
 #include "runtime/iteration.h"
 #include "runtime/layout.h"
 #include "runtime/log.h"
-#include "runtime/profile.h"
+#include "runtime/profile_file.h"
 #include "runtime/timeline.h"
 
 #include <errno.h>

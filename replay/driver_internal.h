@@ -6,7 +6,7 @@
 
 #include "replay/driver.h"
 #include "runtime/graph.h"
-#include "runtime/profile.h"
+#include "runtime/profile_file.h"
 #include "runtime/program.h"
 #include "runtime/timeline.h"
 

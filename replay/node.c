@@ -10,7 +10,7 @@
 #include "replay/node_directory.h"
 #include "replay/proxy.h"
 #include "runtime/graph.h"
-#include "runtime/profile.h"
+#include "runtime/profile_file.h"
 
 #include <errno.h>
 #include <fcntl.h>

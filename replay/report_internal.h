@@ -7,7 +7,7 @@
 #include "runtime/error.h"
 #include "runtime/graph.h"
 #include "runtime/layout.h"
-#include "runtime/profile.h"
+#include "runtime/profile_file.h"
 #include "runtime/program.h"
 
 #include <stdbool.h>

@@ -1,7 +1,7 @@
 /* Writing job.profile and reading it through mmap. profile.h draws the bytes. */
 #include "config.h"
 
-#include "runtime/profile.h"
+#include "runtime/profile_file.h"
 
 #include "runtime/filehead.h"
 

@@ -4,19 +4,20 @@
  * body hashes), then
  *   struct crystal_profile_head                            128 bytes
  *   struct crystal_profile_rep        [rep_count]          in the graph's order
- *   struct crystal_profile_op         [op_count]           by instruction (program.h)
+ *   struct crystal_profile_op         [op_count]           by instruction
  *   struct crystal_profile_iteration  [lrank_count]        composed, by lrank
  * each section right behind the other. Every duration has an origin: measured, composed
  * of measured ones by the timeline, or modelled. All functions are thread-safe for
  * readers. Frozen: version 1.
+ *
+ * An instruction is what one iteration of a representative does, one after the other;
+ * runtime/program.h makes them from job.graph. This header is installed as
+ * <crystal/profile.h> (libcrystal-graph).
  */
 #ifndef CRYSTAL_PROFILE_H
 #define CRYSTAL_PROFILE_H
 
 #include "runtime/error.h"
-#include "runtime/graph.h"
-#include "runtime/program.h"
-#include "runtime/transfer.h"
 
 #include <stdint.h>
 
@@ -76,17 +77,6 @@ struct crystal_profile_iteration {
     uint64_t mean_ns, p10_ns, p90_ns;
 };
 
-/* What is written; all borrowed. ops of all reps in one row. */
-struct crystal_profile_image {
-    struct crystal_profile_head head;
-    const struct crystal_profile_rep *reps;
-    const struct crystal_profile_op *ops;
-    const struct crystal_profile_iteration *iterations;
-    uint64_t parent_hash, fingerprint;
-};
-int crystal_profile_write(const char *path, const struct crystal_profile_image *image,
-                          struct crystal_error *err);
-
 struct crystal_profile;
 
 /* Checks every index. NULL on failure. */
@@ -104,13 +94,4 @@ const struct crystal_profile_op *crystal_profile_ops(const struct crystal_profil
                                                      uint32_t rep);
 const struct crystal_profile_iteration *
 crystal_profile_iteration(const struct crystal_profile *p, uint32_t lrank);
-struct crystal_transfer_wire crystal_profile_wire(const struct crystal_profile *p);
-
-/* Was it made for this graph? programs by representative, as compiled from it. -ESTALE
- * with the stage to run again where not. */
-int crystal_profile_check(const struct crystal_profile *p,
-                          const struct crystal_graph *g,
-                          struct crystal_program *const *programs,
-                          struct crystal_error *err);
-
 #endif

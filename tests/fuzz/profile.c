@@ -2,7 +2,7 @@
 #include "config.h"
 
 #include "runtime/filehead.h"
-#include "runtime/profile.h"
+#include "runtime/profile_file.h"
 
 #include <stdio.h>
 #include <stdlib.h>

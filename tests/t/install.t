@@ -40,7 +40,7 @@ if [ -e .libs/crystal.so ]; then
 fi
 ok "libcrystal-graph.so" is_there -f "$libdir/libcrystal-graph.so.0.0.0"
 ok "its soname" is_there -L "$libdir/libcrystal-graph.so.0"
-for name in error graph op; do
+for name in error graph op profile; do
     ok "crystal/$name.h" is_there -f "$includedir/crystal/$name.h"
 done
 ok "scrystal.1" is_there -f "$mandir/man1/scrystal.1"
@@ -64,14 +64,16 @@ read -ra compiler <<<"${CC:-cc} ${SANITIZER_FLAGS:-}"
 ok "a program compiles and links" "${compiler[@]}" -std=c99 -Wall -Wextra -Werror \
     -pedantic -o "$tmp/graphprog" "$CRYSTAL_SRCDIR/tests/programs/graphprog.c" \
     "-I$root$includedir" "-L$root$libdir" -lcrystal-graph
-reads() { # reads FILE CODE TEXT
-    LD_LIBRARY_PATH=$root$libdir "$tmp/graphprog" "$1" >"$tmp/text" 2>&1
+reads() { # reads FILES CODE TEXT
+    # shellcheck disable=SC2086 # one or two
+    LD_LIBRARY_PATH=$root$libdir "$tmp/graphprog" $1 >"$tmp/text" 2>&1
     code=$?
     cat "$tmp/text"
     [ "$code" -eq "$2" ] && grep -qF -e "$3" "$tmp/text"
 }
 graph=$CRYSTAL_SRCDIR/tests/data/graph-v1
 ok "it reads a graph" reads "$graph" 0 "8 ranks, "
+ok "and a profile" reads "$graph ${graph%graph-v1}profile-v1" 0 " ranks measured, iteration "
 ok "and says what it cannot read" reads "$CRYSTAL_SRCDIR/README.md" 1 "README.md"
 ok "make uninstall" ${MAKE:-make} -s uninstall "DESTDIR=$root"
 nothing_left() {

@@ -5,7 +5,7 @@
 
 #include "replay/compose.h"
 #include "replay/measure.h"
-#include "runtime/profile.h"
+#include "runtime/profile_file.h"
 
 #include "tests/check.h"
 #include "tests/job.h"

@@ -6,7 +6,7 @@
 
 #include "replay/compose.h"
 #include "replay/driver.h"
-#include "runtime/profile.h"
+#include "runtime/profile_file.h"
 #include "runtime/transfer.h"
 
 #include "tests/check.h"
