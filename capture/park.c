@@ -23,10 +23,9 @@
 #include <sys/random.h>
 #include <unistd.h>
 
-#define KEEP_BYTES_MAX (1U << 20) /* of a contribution that steers control flow */
-#define PREMUL_MAX     256
-#define GROUP_OPS_MAX  (1U << 20)
-#define DRAIN_MS       5000
+#define PREMUL_MAX    256
+#define GROUP_OPS_MAX (1U << 20)
+#define DRAIN_MS      5000
 
 struct crystal_event {
     uint32_t index;
@@ -562,11 +561,7 @@ static ncclResult_t enqueue(uint8_t func, const void *send, void *recv, size_t c
     op.client.op.call_site = entry_call_site;
     op.client.send = send;
     op.client.recv = recv;
-    if (send_bytes <= UINT32_MAX &&
-        (r->keep_all ||
-         (!crystal_dtype_is_float(datatype) && send_bytes <= KEEP_BYTES_MAX)))
-        op.payload_bytes = send_bytes;
-    (void)recorder_call(r, &call, op.payload_bytes, &op.payload_offset);
+    (void)recorder_call(r, &call, send_bytes, &op.payload_bytes, &op.payload_offset);
     if (group.depth) {
         if (group_add(&op))
             return FAIL(ncclSystemError, "recorder: out of memory for a group");

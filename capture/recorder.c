@@ -97,7 +97,7 @@ static void recorder_start(void)
     r->stream_count = 1;
     r->lrank = (uint32_t)env_number(CRYSTAL_ENV_LRANK, UINT32_MAX, UINT32_MAX);
     r->iterations = (uint32_t)env_number(CRYSTAL_ENV_ITERATIONS, UINT32_MAX, 0);
-    r->keep_all =
+    r->keep.is_all =
         getenv(CRYSTAL_ENV_PAYLOAD) && strcmp(getenv(CRYSTAL_ENV_PAYLOAD), "all") == 0;
     r->is_replica =
         getenv(CRYSTAL_ENV_LIVE) && strcmp(getenv(CRYSTAL_ENV_LIVE), "replica") == 0;
@@ -238,17 +238,20 @@ uint64_t recorder_call_locked(struct recorder *r, const struct recorder_call *ca
 }
 
 uint64_t recorder_call(struct recorder *r, const struct recorder_call *call,
-                       uint64_t payload_bytes, uint64_t *ret_payload_offset)
+                       uint64_t send_bytes, uint64_t *ret_payload_bytes,
+                       uint64_t *ret_payload_offset)
 {
     uint64_t t_ns = recorder_now_ns(r), index;
 
     (void)pthread_mutex_lock(&r->lock);
     index = recorder_call_locked(r, call, t_ns);
-    if (payload_bytes && r->payload) {
-        struct crystal_op payload = {
-            .kind = CRYSTAL_OP_PAYLOAD, .peer = (uint32_t)payload_bytes, .t_ns = t_ns};
+    *ret_payload_bytes = r->payload ? keep_bytes(&r->keep, call, send_bytes) : 0;
+    if (*ret_payload_bytes) {
+        struct crystal_op payload = {.kind = CRYSTAL_OP_PAYLOAD,
+                                     .peer = (uint32_t)*ret_payload_bytes,
+                                     .t_ns = t_ns};
 
-        payload.value = crystal_payload_reserve(r->payload, payload_bytes);
+        payload.value = crystal_payload_reserve(r->payload, *ret_payload_bytes);
         *ret_payload_offset = payload.value;
         (void)append_locked(r, &payload);
     }

@@ -8,6 +8,7 @@
 #ifndef CRYSTAL_RECORDER_H
 #define CRYSTAL_RECORDER_H
 
+#include "capture/keep.h"
 #include "runtime/error.h"
 #include "runtime/nccl_abi.h"
 #include "runtime/payload.h"
@@ -40,10 +41,10 @@ struct recorder {
     uint32_t event_count;
     uint32_t stream_count; /* the null stream included */
     uint32_t comm_count;
+    struct keep keep; /* which contributions */
     /* constant after start */
     uint32_t lrank;
     uint32_t iterations;                   /* 0: not given */
-    int keep_all;                          /* payloads of every type and size */
     int is_replica;                        /* this rank may stand for others */
     char broken[CRYSTAL_ERROR_TEXT_BYTES]; /* why there is no trace; empty: fine */
 };
@@ -66,10 +67,12 @@ uint32_t recorder_event_next(struct recorder *r);
 int recorder_comm(struct recorder *r, const char *name, uint32_t nranks, uint32_t crank,
                   uint16_t *ret_comm, struct crystal_error *err);
 void recorder_comm_free(struct recorder *r, uint16_t comm);
-/* Writes COLL, SEND or RECV; returns the record index. With payload_bytes not 0 room is
- * reserved in the payload file, PAYLOAD is written behind and its offset returned. */
+/* Writes COLL, SEND or RECV; returns the record index. Where the send_bytes that the
+ * call contributes are to be kept, room is reserved in the payload file, PAYLOAD is
+ * written behind, and *ret_payload_bytes and its offset are set; else it is 0. */
 uint64_t recorder_call(struct recorder *r, const struct recorder_call *call,
-                       uint64_t payload_bytes, uint64_t *ret_payload_offset);
+                       uint64_t send_bytes, uint64_t *ret_payload_bytes,
+                       uint64_t *ret_payload_offset);
 /* The same without payload, at t_ns, with r->lock held. */
 uint64_t recorder_call_locked(struct recorder *r, const struct recorder_call *call,
                               uint64_t t_ns);

@@ -87,12 +87,16 @@ int crystal_payload_plan(struct crystal_operation *op, struct crystal_payload_pl
         plan.dtype = record->dtype; /* NCCL's events call a gather's elements bytes */
         plan.redop = record->aux;
         plan.is_unneeded = record->flags & CRYSTAL_OP_FLAG_BARRIER;
+        plan.record = record;
     }
     /* only a reduction's root sees its result */
     if (op->func == CRYSTAL_FUNC_REDUCE && op->root != op->comm->crank)
         plan.is_unneeded = !is_real(op, op->root);
     plan.is_recorded =
         !plan.is_unneeded && !crystal_dtype_is_float(plan.dtype) && is_recorded_job(op);
+    /* the factor of a pre-multiplied sum is not recorded */
+    plan.is_bulk = !plan.is_unneeded && !plan.is_recorded && record &&
+                   plan.redop <= ncclAvg && op->comm->module->head->payload_all;
     *ret = plan;
     return 0;
 }
@@ -142,8 +146,9 @@ int crystal_payload_get(struct crystal_operation *op,
     if (op->comm->records)
         code = crystal_records_find(op->comm->records, &plan->at, crank, offset, bytes,
                                     ret, &have);
-    if (code != 1)
-        return missing(op, &plan->at, crank, code, have, offset + bytes, err);
+    if (code != 1) /* nobody reads the sentence of what is a stand-in then */
+        return err ? missing(op, &plan->at, crank, code, have, offset + bytes, err)
+                   : -ENODATA;
     if (plan->is_recorded && plan->at.is_repeated)
         repeat_tell(op);
     return 0;
@@ -159,6 +164,20 @@ static int part_offset(const struct crystal_operation *op, uint64_t *offset)
     return 1;
 }
 
+int crystal_payload_first(struct crystal_operation *op,
+                          const struct crystal_payload_plan *plan, uint32_t crank,
+                          uint64_t offset, uint64_t bytes, const void **ret)
+{
+    uint64_t have;
+
+    if (!plan->record ||
+        !crystal_records_first(op->comm->records, plan->record, crank, 0, ret, &have) ||
+        offset > have || bytes > have - offset)
+        return 0;
+    *ret = (const char *)*ret + offset;
+    return 1;
+}
+
 /* Where the transfer stands in the recording, and how far into its contribution. */
 static int p2p_at(struct crystal_operation *op, struct crystal_record_at *ret,
                   uint64_t *offset)
@@ -168,6 +187,25 @@ static int p2p_at(struct crystal_operation *op, struct crystal_record_at *ret,
                                         ret);
     (void)crystal_records_coll(op->comm->records, op->graph_seq, ret);
     return 0;
+}
+
+/* offset: in the contribution. */
+static int p2p_first(struct crystal_operation *op, uint64_t offset, uint64_t bytes,
+                     const void **ret)
+{
+    struct crystal_payload_plan plan = {.record = NULL};
+    uint64_t have;
+
+    if (op->api_func != CRYSTAL_FUNC_SEND && op->api_func != CRYSTAL_FUNC_RECV) {
+        plan.record = crystal_records_coll(op->comm->records, op->graph_seq, &plan.at);
+        return crystal_payload_first(op, &plan, op->peer, offset, bytes, ret);
+    }
+    if (!crystal_records_first(op->comm->records, NULL, op->peer,
+                               op->count * op->elt_bytes, ret, &have) ||
+        offset > have || bytes > have - offset)
+        return 0;
+    *ret = (const char *)*ret + offset;
+    return 1;
 }
 
 int crystal_payload_p2p(struct crystal_operation *op, uint64_t offset, uint64_t bytes,
@@ -184,7 +222,7 @@ int crystal_payload_p2p(struct crystal_operation *op, uint64_t offset, uint64_t 
                                     ret, &have);
     }
     if (code != 1 && (crystal_dtype_is_float(op->dtype) || !is_recorded_job(op)))
-        return 0;
+        return op->comm->records && p2p_first(op, offset, bytes, ret) ? 2 : 0;
     if (code != 1)
         return missing(op, &at, op->peer, code, have, offset + bytes, err);
     if (at.is_repeated && !crystal_dtype_is_float(op->dtype))

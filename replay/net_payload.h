@@ -27,10 +27,12 @@ void crystal_payload_fini(struct crystal_net_comm *comm);
 
 /* How one collective is answered. */
 struct crystal_payload_plan {
-    int is_recorded; /* integers, from the recording */
-    int is_unneeded; /* contents do not matter: zeros, not counted */
-    uint32_t dtype;  /* of the API call */
-    uint32_t redop;  /* ncclRedOp_t */
+    int is_recorded; /* integers, from the recording: they must be there */
+    int is_bulk;     /* floats, from the recording where they are there */
+    const struct crystal_op *record; /* own; borrowed, NULL: none */
+    int is_unneeded;                 /* contents do not matter: zeros, not counted */
+    uint32_t dtype;                  /* of the API call */
+    uint32_t redop;                  /* ncclRedOp_t */
     struct crystal_record_at at;
 };
 /* -EINVAL with a sentence where the program calls another function than recorded. */
@@ -44,8 +46,14 @@ int crystal_payload_get(struct crystal_operation *op,
                         uint64_t offset, uint64_t bytes, const void **ret,
                         struct crystal_error *err);
 
-/* The same for a virtual rank's transfer to this process: 1 recorded, 0 zeros are to
- * stand in. */
+/* What stands in for crank's contribution to a broadcast whose contents were not
+ * recorded: the first one of its shape. 1: *ret is set, 0: there is none. */
+int crystal_payload_first(struct crystal_operation *op,
+                          const struct crystal_payload_plan *plan, uint32_t crank,
+                          uint64_t offset, uint64_t bytes, const void **ret);
+
+/* The same for a virtual rank's transfer to this process: 1 recorded, 2 *ret stands in
+ * (the first payload of its shape), 0 zeros are to stand in. */
 int crystal_payload_p2p(struct crystal_operation *op, uint64_t offset, uint64_t bytes,
                         const void **ret, struct crystal_error *err);
 

@@ -18,14 +18,26 @@ struct row {
     int is_known;
 };
 
+/* What was looked up once: the number of the first contribution of a shape. */
+struct shape {
+    uint64_t size; /* elements or, of a transfer, bytes */
+    uint32_t crank;
+    uint8_t func, dtype; /* func SEND: a transfer; NONE: free */
+    int is_kept;
+    uint64_t seq;
+};
+#define SHAPES 64
+
 struct crystal_records {
     const struct crystal_graph *graph;
     uint32_t comm, lrank, crank, nranks;
     uint32_t iterations;
     struct row colls;
     const struct crystal_op **ops; /* own records of the collectives; owned */
-    pthread_mutex_t lock;          /* senders */
-    struct row *senders;           /* by crank; NULL until asked for; owned */
+    pthread_mutex_t lock;          /* the rest */
+    struct shape shapes[SHAPES];
+    uint32_t shape_next; /* to be overwritten */
+    struct row *senders; /* by crank; NULL until asked for; owned */
 };
 
 /* Walks a representative's list: rows of operations that `counts` says yes to. */
@@ -226,6 +238,67 @@ int crystal_records_find(struct crystal_records *r, const struct crystal_record_
     if (code == 1)
         *ret = data;
     return code;
+}
+
+/* One contribution of that shape: 1 kept, 0 not, -ERANGE none behind. */
+static int shape_look(const struct crystal_records *r, const struct crystal_op *op,
+                      const struct shape *shape, uint64_t seq, const void **ret,
+                      uint64_t *ret_have)
+{
+    const struct crystal_op *own;
+
+    if (!op) {
+        int code = crystal_graph_p2p_payload(r->graph, r->comm, shape->crank, r->crank,
+                                             seq, ret, ret_have);
+
+        return code == 1 ? *ret_have == shape->size : code;
+    }
+    if (seq >= r->colls.count)
+        return -ERANGE;
+    own = r->ops[seq];
+    if (own->func != op->func || own->dtype != op->dtype || own->value != op->value ||
+        own->peer != op->peer)
+        return 0;
+    return crystal_graph_payload(r->graph, r->comm, seq, shape->crank, ret, ret_have) ==
+           1;
+}
+
+static void shape_search(struct crystal_records *r, const struct crystal_op *op,
+                         struct shape *shape)
+{
+    const void *data;
+    uint64_t have;
+    int code = 0;
+
+    for (shape->seq = 0; code == 0; shape->seq += code == 0)
+        code = shape_look(r, op, shape, shape->seq, &data, &have);
+    shape->is_kept = code == 1;
+}
+
+int crystal_records_first(struct crystal_records *r, const struct crystal_op *op,
+                          uint32_t crank, uint64_t bytes, const void **ret,
+                          uint64_t *ret_have)
+{
+    struct shape *s = NULL;
+    struct shape want = {.size = op ? op->value : bytes,
+                         .crank = crank,
+                         .func = op ? op->func : (uint8_t)CRYSTAL_FUNC_SEND,
+                         .dtype = op ? op->dtype : 0};
+    int code;
+
+    (void)pthread_mutex_lock(&r->lock);
+    for (uint32_t i = 0; i < SHAPES && !s; i++)
+        if (r->shapes[i].func == want.func && r->shapes[i].dtype == want.dtype &&
+            r->shapes[i].crank == crank && r->shapes[i].size == want.size)
+            s = &r->shapes[i];
+    if (!s) {
+        s = &r->shapes[r->shape_next++ % SHAPES];
+        shape_search(r, op, &want);
+        *s = want;
+    }
+    code = s->is_kept ? shape_look(r, op, s, s->seq, ret, ret_have) : 0;
+    (void)pthread_mutex_unlock(&r->lock);
+    return code == 1;
 }
 
 uint32_t crystal_records_iterations(const struct crystal_records *r)

@@ -50,6 +50,14 @@ int crystal_records_find(struct crystal_records *r, const struct crystal_record_
                          uint32_t crank, uint64_t offset, uint64_t bytes,
                          const void **ret, uint64_t *ret_have);
 
+/* The first contribution of its shape that was kept: of crank to collectives with the
+ * function, datatype, root and count of own record `op`;
+ * to transfers from crank of `bytes` bytes where op is NULL. 1: *ret (borrowed) and
+ * *ret_have are set; 0: none was kept. */
+int crystal_records_first(struct crystal_records *r, const struct crystal_op *op,
+                          uint32_t crank, uint64_t bytes, const void **ret,
+                          uint64_t *ret_have);
+
 /* How many iterations were recorded, and in which of them (from 0) `at` lies. */
 uint32_t crystal_records_iterations(const struct crystal_records *r);
 uint64_t crystal_records_iteration(const struct crystal_record_at *at);

@@ -194,12 +194,12 @@ static int receive_transfer(struct virtual_end *v, struct crystal_net_request *r
     }
     if (code < 0)
         return code;
-    if (code) {
+    if (code)
         memcpy(r->data, recorded, bytes);
-    } else if (bytes) {
+    else
         memset(r->data, 0, bytes);
+    if (code != 1 && bytes)
         crystal_operation_standin(op, bytes);
-    }
     hop_ns = crystal_vt_hop_ns(&v->base.comm->module->wire, bytes);
     receive_done(v, r, partner_ns + hop_ns, 0, bytes);
     return 1;

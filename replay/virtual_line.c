@@ -378,8 +378,8 @@ static int line_open(struct crystal_lines *lines, struct crystal_line *line,
     return 0;
 }
 
-/* A block of a virtual rank: recorded, else this rank's own at the same place, else
- * zeros. 1 put, 0 wait. */
+/* A block of a virtual rank: recorded; else of a gather this rank's own at the same
+ * place, of a broadcast the first of its shape; else zeros. 1 put, 0 wait. */
 static int block_put(struct crystal_line *line, const struct crystal_line_next *next,
                      const struct crystal_line_source *source,
                      const struct crystal_ring_message *message, void *data,
@@ -393,9 +393,10 @@ static int block_put(struct crystal_line *line, const struct crystal_line_next *
     if (next->ring.func == CRYSTAL_FUNC_ALLGATHER)
         offset -= (uint64_t)source->first * next->ring.count;
     offset *= next->ring.elt_bytes;
-    if (line->plan.is_recorded || next->ring.func == CRYSTAL_FUNC_BROADCAST) {
+    if (line->plan.is_recorded || line->plan.is_bulk ||
+        next->ring.func == CRYSTAL_FUNC_BROADCAST) {
         code = crystal_payload_get(next->op, &line->plan, source->first, offset, bytes,
-                                   &recorded, err);
+                                   &recorded, line->plan.is_recorded ? err : NULL);
         if (!code)
             memcpy(data, recorded, bytes);
         if (!code || line->plan.is_recorded)
@@ -407,6 +408,9 @@ static int block_put(struct crystal_line *line, const struct crystal_line_next *
         if (own->index_plus1 != own_index + 1)
             return 0;
         memcpy(data, own->data, own->bytes < bytes ? own->bytes : bytes);
+    } else if (crystal_payload_first(next->op, &line->plan, source->first, offset,
+                                     bytes, &recorded)) {
+        memcpy(data, recorded, bytes);
     } else {
         memset(data, 0, bytes);
     }
@@ -423,33 +427,36 @@ static int contributions_put(struct crystal_line *line,
                              uint64_t bytes, struct crystal_error *err)
 {
     const uint64_t offset = message->offset_elts * next->ring.elt_bytes;
+    const unsigned redop =
+        line->plan.redop < CRYSTAL_REDOP_COUNT ? line->plan.redop : (unsigned)ncclSum;
+    int is_started = source->has_copy, missing = 0;
 
     if (!source->count)
         return 0;
-    if (!line->plan.is_recorded) {
-        if (!source->has_copy)
-            crystal_payload_neutral(data, bytes, line->plan.dtype, line->plan.redop);
-        if (!line->plan.is_unneeded)
-            crystal_operation_standin(next->op, bytes);
-        return 0;
-    }
     for (uint32_t i = 0; i < source->count; i++) {
         const void *recorded;
-        int code = crystal_payload_get(next->op, &line->plan,
-                                       (source->first + i) % next->ring.nranks, offset,
-                                       bytes, &recorded, err);
+        int code = -ENODATA;
 
-        if (code)
+        if (line->plan.is_recorded || line->plan.is_bulk)
+            code = crystal_payload_get(
+                next->op, &line->plan, (source->first + i) % next->ring.nranks, offset,
+                bytes, &recorded, line->plan.is_recorded ? err : NULL);
+        if (code && line->plan.is_recorded)
             return code;
-        if (i == 0 && !source->has_copy)
+        missing |= code != 0;
+        if (code)
+            continue;
+        if (!is_started)
             memcpy(data, recorded, bytes);
-        else if (crystal_reduce(data, recorded, message->elts, line->plan.dtype,
-                                line->plan.redop < CRYSTAL_REDOP_COUNT
-                                    ? line->plan.redop
-                                    : (unsigned)ncclSum))
+        else if (crystal_reduce(data, recorded, message->elts, line->plan.dtype, redop))
             return crystal_error_set(err, EINVAL, "cannot reduce type %u by %u",
                                      line->plan.dtype, line->plan.redop);
+        is_started = 1;
     }
+    if (!is_started)
+        crystal_payload_neutral(data, bytes, line->plan.dtype, line->plan.redop);
+    if (missing && !line->plan.is_unneeded)
+        crystal_operation_standin(next->op, bytes);
     return 0;
 }
 

@@ -243,11 +243,8 @@ static int copy_program(struct crystal_layout *l, char **argv)
 static int words(const struct crystal_layout_options *o, struct crystal_layout *l,
                  struct crystal_error *err)
 {
-    if (o->payload && strcmp(o->payload, "all") == 0)
-        return crystal_error_set(err, ENOTSUP,
-                                 "--crystal-payload=all is not yet supported; "
-                                 "use control");
-    if (o->payload && strcmp(o->payload, "control") != 0)
+    l->payload_all = o->payload && strcmp(o->payload, "all") == 0;
+    if (o->payload && !l->payload_all && strcmp(o->payload, "control") != 0)
         return crystal_error_set(
             err, EINVAL, "--crystal-payload: '%.64s' is neither control nor all",
             o->payload);

@@ -18,48 +18,51 @@
     {                                               \
         CRYSTAL_OP_WAIT, 0, 0, 0, 0, 0, 0, e, 0, 0  \
     }
-#define ITERATION(offset, event, number)                                            \
-    {CRYSTAL_OP_COLL,                                                               \
-     CRYSTAL_FUNC_ALLREDUCE,                                                        \
-     ncclInt64,                                                                     \
-     CRYSTAL_OP_FLAG_IN_PLACE,                                                      \
-     1,                                                                             \
-     0,                                                                             \
-     ncclSum,                                                                       \
-     0,                                                                             \
-     4,                                                                             \
-     0},                                                                            \
-        {CRYSTAL_OP_PAYLOAD, 0, 0, 0, 0, 0, 0, 32, offset, 0}, INT(event),          \
-        {B2A, 0, 2, 4, 0, 1, 8, 0}, {CRYSTAL_OP_RECORD, 0, 0, 0, 2, 0, 0, 2, 0, 0}, \
-        {A2A, 0, 3, 3, 0, 1, 8, 0}, {CRYSTAL_OP_WAIT, 0, 0, 0, 0, 0, 0, 2, 0, 0},   \
-        {CRYSTAL_OP_SYNC, 0, 0, 0, 3, 0, 0, 0, 0, 0},                               \
-        {CRYSTAL_OP_SYNC, 0, 0, 0, 4, 0, 0, 0, 0, 0}, {CRYSTAL_OP_COLL,             \
-                                                       CRYSTAL_FUNC_ALLGATHER,      \
-                                                       ncclFloat32,                 \
-                                                       0,                           \
-                                                       1,                           \
-                                                       1,                           \
-                                                       ncclSum,                     \
-                                                       0,                           \
-                                                       8,                           \
-                                                       0},                          \
-        {CRYSTAL_OP_COLL,                                                           \
-         CRYSTAL_FUNC_REDUCESCATTER,                                                \
-         ncclFloat32,                                                               \
-         0,                                                                         \
-         1,                                                                         \
-         1,                                                                         \
-         ncclSum,                                                                   \
-         0,                                                                         \
-         8,                                                                         \
-         0},                                                                        \
-        {CRYSTAL_OP_SYNC, 0, 0, 0, 1, 0, 0, 0, 0, 0},                               \
-        {CRYSTAL_OP_GROUP, 0, 0, 0, 0, 0, 1, 0, 0, 0}, {A2A, 0, 1, 1, 0, 0, 8, 0},  \
-        {B2A, 0, 1, 1, 0, 0, 8, 0}, {A2A, 0, 1, 1, 0, 1, 8, 0},                     \
-        {B2A, 0, 1, 1, 0, 1, 8, 0}, {CRYSTAL_OP_GROUP, 0, 0, 0, 0, 0, 0, 0, 0, 0},  \
-        {CRYSTAL_OP_SYNC, 0, 0, 0, 1, 0, 0, 0, 0, 0},                               \
-    {                                                                               \
-        CRYSTAL_OP_HINT, 0, 0, 0, 0, 0, 0, 0, number, 0                             \
+/* kept1 .. 3: what follows the sends, nothing or the first payload of their shape. */
+#define FIRST(offset) {CRYSTAL_OP_PAYLOAD, 0, 0, 0, 0, 0, 0, 32, offset, 0},
+#define ITERATION(offset, kept1, kept2, kept3, event, number)                          \
+    {CRYSTAL_OP_COLL,                                                                  \
+     CRYSTAL_FUNC_ALLREDUCE,                                                           \
+     ncclInt64,                                                                        \
+     CRYSTAL_OP_FLAG_IN_PLACE,                                                         \
+     1,                                                                                \
+     0,                                                                                \
+     ncclSum,                                                                          \
+     0,                                                                                \
+     4,                                                                                \
+     0},                                                                               \
+        {CRYSTAL_OP_PAYLOAD, 0, 0, 0, 0, 0, 0, 32, offset, 0}, INT(event),             \
+        {B2A, 0, 2, 4, 0, 1, 8, 0}, {CRYSTAL_OP_RECORD, 0, 0, 0, 2, 0, 0, 2, 0, 0},    \
+        {A2A, 0, 3, 3, 0, 1, 8, 0}, kept1{CRYSTAL_OP_WAIT, 0, 0, 0, 0, 0, 0, 2, 0, 0}, \
+        {CRYSTAL_OP_SYNC, 0, 0, 0, 3, 0, 0, 0, 0, 0},                                  \
+        {CRYSTAL_OP_SYNC, 0, 0, 0, 4, 0, 0, 0, 0, 0}, {CRYSTAL_OP_COLL,                \
+                                                       CRYSTAL_FUNC_ALLGATHER,         \
+                                                       ncclFloat32,                    \
+                                                       0,                              \
+                                                       1,                              \
+                                                       1,                              \
+                                                       ncclSum,                        \
+                                                       0,                              \
+                                                       8,                              \
+                                                       0},                             \
+        {CRYSTAL_OP_COLL,                                                              \
+         CRYSTAL_FUNC_REDUCESCATTER,                                                   \
+         ncclFloat32,                                                                  \
+         0,                                                                            \
+         1,                                                                            \
+         1,                                                                            \
+         ncclSum,                                                                      \
+         0,                                                                            \
+         8,                                                                            \
+         0},                                                                           \
+        {CRYSTAL_OP_SYNC, 0, 0, 0, 1, 0, 0, 0, 0, 0},                                  \
+        {CRYSTAL_OP_GROUP, 0, 0, 0, 0, 0, 1, 0, 0, 0}, {A2A, 0, 1, 1, 0, 0, 8, 0},     \
+        kept2{B2A, 0, 1, 1, 0, 0, 8, 0}, {A2A, 0, 1, 1, 0, 1, 8, 0},                   \
+        kept3{B2A, 0, 1, 1, 0, 1, 8, 0},                                               \
+        {CRYSTAL_OP_GROUP, 0, 0, 0, 0, 0, 0, 0, 0, 0},                                 \
+        {CRYSTAL_OP_SYNC, 0, 0, 0, 1, 0, 0, 0, 0, 0},                                  \
+    {                                                                                  \
+        CRYSTAL_OP_HINT, 0, 0, 0, 0, 0, 0, 0, number, 0                                \
     }
 
 static const struct crystal_op rank_0[] = {
@@ -69,8 +72,8 @@ static const struct crystal_op rank_0[] = {
     {CRYSTAL_OP_COMM, 0, 0, 0, 0, 2, 0, 0, 4, 0},
     {CRYSTAL_OP_COMM, 0, 0, 0, 0, 3, 0, 0, 2, 0},
     {CRYSTAL_OP_COMM, 0, 0, 0, 0, 4, 0, 0, 2, 0},
-    ITERATION(0, 0, 1),
-    ITERATION(32, 3, 2),
+    ITERATION(0, FIRST(32), FIRST(64), FIRST(96), 0, 1),
+    ITERATION(128, , , , 3, 2),
     {CRYSTAL_OP_FREE, 0, 0, 0, 0, 4, 0, 0, 0, 0},
     {CRYSTAL_OP_FREE, 0, 0, 0, 0, 3, 0, 0, 0, 0},
     {CRYSTAL_OP_FREE, 0, 0, 0, 0, 2, 0, 0, 0, 0},
@@ -144,22 +147,31 @@ static void operation_by_operation(void)
     crystal_trace_fini(&trace);
 }
 
-/* int contributes 1, iteration, tp, pp on each rank. */
+/* int contributes 1, iteration, tp, pp on each rank, and is kept in both iterations; of
+ * the sends, the first of each shape is: one of 1f1b and two of alltoall. */
 static void control_payloads_are_kept(void)
 {
     for (unsigned r = 0; r < LIVE; r++) {
         struct crystal_error err = {0};
         struct crystal_file_view view = {0};
-        int64_t want[8] = {1, 0, r % 2, r / 2, 1, 1, r % 2, r / 2};
+        int64_t want[2][4] = {{1, 0, r % 2, r / 2}, {1, 1, r % 2, r / 2}};
+        float swapped[16];
         char path[PATH_MAX + 32];
 
+        for (unsigned i = 0; i < 16; i++)
+            swapped[i] = (float)((r % 2 + 3 * (r / 2) + i) % 17);
         (void)snprintf(path, sizeof path, "%s/ranks/%u.payload", job_dir, r);
         CHECK_EQ(crystal_file_map(path, CRYSTAL_PAYLOAD_MAGIC, CRYSTAL_PAYLOAD_VERSION,
                                   &view, &err),
                  0);
-        CHECK_EQ(view.body_bytes, sizeof want);
-        if (view.body_bytes == sizeof want)
-            CHECK(memcmp(view.body, want, sizeof want) == 0);
+        CHECK_EQ(view.body_bytes, 160);
+        if (view.body_bytes == 160) {
+            const char *body = view.body;
+
+            CHECK(memcmp(body, want[0], 32) == 0);
+            CHECK(memcmp(body + 64, swapped, 64) == 0);
+            CHECK(memcmp(body + 128, want[1], 32) == 0);
+        }
         crystal_file_unmap(&view);
     }
 }

@@ -243,6 +243,50 @@ static void bytes_of_calls(void)
     CHECK_EQ(recorder_call_bytes(&call, 4, 1, &send, &recv), -EINVAL);
 }
 
+/* Which contributions are kept: all integers up to 1 MiB, all there is where asked for,
+ * else the first of each shape that one rank sends. */
+static void first_of_each_shape_is_kept(void)
+{
+    static struct keep control, all = {.is_all = 1};
+    struct recorder_call call = {.func = CRYSTAL_FUNC_SEND,
+                                 .dtype = ncclFloat32,
+                                 .comm = 2,
+                                 .peer = 3,
+                                 .count = 5};
+    uint64_t total = 0;
+
+    CHECK_EQ(keep_bytes(&control, &call, 20), 20);
+    CHECK_EQ(keep_bytes(&control, &call, 20), 0);
+    call.peer = 4;
+    CHECK_EQ(keep_bytes(&control, &call, 20), 20);
+    call.func = CRYSTAL_FUNC_BROADCAST;
+    CHECK_EQ(keep_bytes(&control, &call, 0), 0); /* not its root: nothing to remember */
+    CHECK_EQ(keep_bytes(&control, &call, 20), 20);
+    call.dtype = ncclBfloat16;
+    CHECK_EQ(keep_bytes(&control, &call, 10), 10);
+    call.func = CRYSTAL_FUNC_ALLREDUCE; /* has the neutral element */
+    CHECK_EQ(keep_bytes(&control, &call, 10), 0);
+    CHECK_EQ(keep_bytes(&all, &call, 10), 10);
+    CHECK_EQ(keep_bytes(&all, &call, UINT64_C(1) << 32), 0);
+    call.dtype = ncclInt8;
+    CHECK_EQ(keep_bytes(&control, &call, 1 << 20), 1 << 20);
+    CHECK_EQ(keep_bytes(&control, &call, 1 << 20), 1 << 20);
+    CHECK_EQ(keep_bytes(&control, &call, (1 << 20) + 1), 0);
+    /* bounds: of one, of all, of their number */
+    call.func = CRYSTAL_FUNC_ALLTOALL;
+    call.dtype = ncclFloat32;
+    CHECK_EQ(keep_bytes(&control, &call, KEEP_FIRST_BYTES + 1), 0);
+    for (call.count = 100; call.count < 110; call.count++)
+        total += keep_bytes(&control, &call, KEEP_FIRST_BYTES);
+    CHECK_EQ(total, 3 * KEEP_FIRST_BYTES); /* a fourth would be over the total */
+    total = 0;
+    for (call.count = 1000; call.count < 3000; call.count++)
+        total += keep_bytes(&control, &call, 4);
+    CHECK_EQ(total, 4 * (KEEP_FIRST_SHAPES / 4 * 3 - 4 - 3));
+    call.count = 1000;
+    CHECK_EQ(keep_bytes(&control, &call, 4), 0);
+}
+
 int main(void)
 {
     const char *from = getenv("CRYSTAL_BUILDDIR");
@@ -253,6 +297,7 @@ int main(void)
     if (!from || !mkdtemp(directory))
         return 1;
     (void)snprintf(build, sizeof build, "%s", from);
+    CHECK_RUN(first_of_each_shape_is_kept);
     CHECK_RUN(pointers_are_mapped);
     CHECK_RUN(bytes_of_calls);
     CHECK_RUN(ends_are_recorded);
