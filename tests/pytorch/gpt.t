@@ -3,9 +3,13 @@
 # split, its losses are those of a single process, and they fall.
 . "$CRYSTAL_SRCDIR/tests/pytorch/tap.sh"
 
-fails() { # fails TEXT RANKS OPTION...: the run ends with TEXT
-    torchrun "$2" "$gpt" --steps 2 "${@:3}" >"$tmp/fails" 2>&1 && return 1
-    grep -F "$1" "$tmp/fails" || { cat "$tmp/fails"; return 1; }
+fails() { # fails TEXT OPTION...: one process ends with TEXT
+    "$python" "$gpt" --steps 2 "${@:2}" >"$tmp/fails" 2>&1 && return 1
+    grep -F -e "$1" "$tmp/fails" || { cat "$tmp/fails"; return 1; }
+}
+
+differs() { # differs A B: no loss is alike
+    paste -d ' ' "$tmp/$1.losses" "$tmp/$2.losses" | awk '$2 == $5 { bad = 1 } END { exit bad }'
 }
 
 took() { # took LEAST_MS MOST_MS FILE: the fastest step's time lies between
@@ -24,6 +28,23 @@ ok "1F1B takes 7 slots of 30 ms" took 210 320 stages
 ok "a slow rank stretches its stage" trains slow 4 --pp 4 --compute-ms 10 --slow 1=3
 # The slow stage works 4 * 90 ms; the first one's 10 and 20 ms come before and after.
 ok "1F1B waits for the slow stage" took 390 560 slow
+
+ok "four experts in one process" trains experts 1 --experts 4
+ok "they are not the model without" differs single experts
+ok "ep=2 dp=4 trains" trains split 4 --ep 2 --experts 4 --microbatches 2
+ok "ep=2 dp=4 has the losses of one process" same experts split
+ok "tp=2 pp=2 ep=2, two pieces a stage, trains" \
+    trains split 8 --tp 2 --pp 2 --ep 2 --chunks 2 --experts 4
+ok "it has the losses of one process" same experts split
+ok "interleaved pp=4 trains, each stage 20 ms forward and 40 ms backward" \
+    trains chunks 4 --pp 4 --chunks 2 --layers 8 --compute-ms 20
+# Filling the pipeline takes the time of 3 pieces, not of 3 stages: 4 * 60 + 3 * 30 ms.
+ok "an interleaved pipeline waits half as long" took 330 415 chunks
+
 ok "a grid that does not fit is refused" \
-    fails "1 ranks are no multiple of tp=2 times pp=1" 1 --tp 2
+    fails "1 ranks are no multiple of tp=2 times pp=1" --tp 2
+ok "experts that do not fit are refused" \
+    fails "1 replicas are no multiple of ep=2" --ep 2
+ok "pieces without stages are refused" \
+    fails "--chunks above 1 needs --pp above 1" --chunks 2
 echo "1..$number"
