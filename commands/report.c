@@ -1,4 +1,4 @@
-/* scrystal report: writes report.txt and report.json of a job and prints the first. */
+/* scrystal report: writes the reports of a job and prints the one for people. */
 #include "config.h"
 
 #include "commands/commands.h"
@@ -23,7 +23,8 @@ static void help(FILE *out)
 {
     fprintf(out, "usage: scrystal report --job=DIR [--quiet]\n\n"
                  "Compares the latest run of the job in DIR with its plan: writes\n"
-                 "DIR/report.txt and DIR/report.json, and prints the text.\n\n"
+                 "DIR/report.txt, .json and .html and DIR/trace.json (for Perfetto),\n"
+                 "and prints the text.\n\n"
                  "  --job=DIR   the job directory\n"
                  "  --quiet     print nothing\n");
 }

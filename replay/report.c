@@ -1,4 +1,4 @@
-/* Gathering a report and writing its two forms. See report.h. */
+/* Gathering a report and writing its forms. See report.h. */
 #include "config.h"
 
 #include "replay/report.h"
@@ -224,6 +224,7 @@ static void report_fini(struct report *r)
     free(r->names);
     free(r->ranks);
     free(r->iterations.ns);
+    rp_events_fini(&r->events);
     crystal_profile_close(r->profile);
     crystal_graph_close(r->graph);
     crystal_layout_fini(&r->layout);
@@ -249,6 +250,10 @@ int crystal_report_write(const char *job_dir, struct crystal_error *err)
     }
     if (!code)
         code = write_file(&r, "report.json", rp_print_json, err);
+    if (!code)
+        code = write_file(&r, "report.html", rp_print_html, err);
+    if (!code)
+        code = write_file(&r, "trace.json", rp_print_trace, err);
     report_fini(&r);
     return code;
 }

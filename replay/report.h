@@ -6,7 +6,8 @@
 
 #include "runtime/error.h"
 
-/* Writes job_dir/report.txt and report.json from the latest of job_dir/runs/NNN
+/* Writes job_dir/report.txt, report.json, report.html and trace.json from the latest of
+ * job_dir/runs/NNN
  * (*.run, run.yaml), job.profile, job.graph, layout.yaml and plan/R.trace. Refuses with
  * the stage to run again where one was made from another than those that lie there. */
 int crystal_report_write(const char *job_dir, struct crystal_error *err);

@@ -4,6 +4,7 @@
 #ifndef CRYSTAL_REPORT_INTERNAL_H
 #define CRYSTAL_REPORT_INTERNAL_H
 
+#include "replay/report_events.h"
 #include "runtime/error.h"
 #include "runtime/graph.h"
 #include "runtime/layout.h"
@@ -76,6 +77,7 @@ struct report {
     size_t op_count;
     struct rp_group *groups;
     size_t group_count;
+    struct rp_events events;
     char (*names)[64]; /* of groups, by communicator; empty: not asked for yet */
     /* run.yaml */
     uint64_t standin_ops, standin_bytes, late_count, late_max_ns;
@@ -94,5 +96,9 @@ double rp_off(uint64_t measured_ns, uint64_t planned_ns);
 
 void rp_print_text(const struct report *r, FILE *out);
 void rp_print_json(const struct report *r, FILE *out);
+void rp_print_trace(const struct report *r, FILE *out);
+void rp_print_html(const struct report *r, FILE *out);
+/* A JSON string. */
+void rp_json_text(FILE *out, const char *text);
 
 #endif

@@ -7,7 +7,7 @@
 
 #include <inttypes.h>
 
-static void quoted(FILE *out, const char *text)
+void rp_json_text(FILE *out, const char *text)
 {
     putc('"', out);
     for (const unsigned char *c = (const unsigned char *)text; *c; c++)
@@ -68,7 +68,7 @@ static void print_groups(const struct report *r, FILE *out)
         const struct rp_group *g = &r->groups[i];
 
         fprintf(out, "%s\n    {\"group\": ", i ? "," : "");
-        quoted(out, g->name);
+        rp_json_text(out, g->name);
         fprintf(out, ", \"ranks\": %u, \"calls_per_iteration\": %.3f, ", g->nranks,
                 g->calls);
         value(out, "time", "measured", g->time_ns);
@@ -93,7 +93,7 @@ static void print_operations(const struct report *r, FILE *out)
         uint64_t count = op->plan_count ? op->plan_count : 1;
 
         fprintf(out, "%s\n    {\"group\": ", i ? "," : "");
-        quoted(out, op->group);
+        rp_json_text(out, op->group);
         fprintf(out,
                 ", \"function\": \"%s\", \"bytes\": %" PRIu64
                 ", \"calls_per_iteration\": %.3f, ",
@@ -115,9 +115,9 @@ void rp_print_json(const struct report *r, FILE *out)
     const struct crystal_profile_head *h = crystal_profile_head(r->profile);
 
     fprintf(out, "{\n  \"version\": 1,\n  \"job\": ");
-    quoted(out, r->layout.job_name);
+    rp_json_text(out, r->layout.job_name);
     fprintf(out, ",\n  \"run\": ");
-    quoted(out, r->run);
+    rp_json_text(out, r->run);
     fprintf(out,
             ",\n  \"logical_ranks\": %u,\n  \"sandbox_ranks\": %u,\n"
             "  \"iterations_measured\": %" PRIu64 ",\n  ",
@@ -131,9 +131,9 @@ void rp_print_json(const struct report *r, FILE *out)
     print_groups(r, out);
     print_operations(r, out);
     fprintf(out, "  \"wire\": {\"kind\": ");
-    quoted(out, r->wire_kind);
+    rp_json_text(out, r->wire_kind);
     fprintf(out, ", \"transport\": ");
-    quoted(out, r->transport);
+    rp_json_text(out, r->transport);
     fprintf(out,
             ", \"bytes_per_s\": %" PRIu64 ", \"latency_ns\": %" PRIu64
             ", \"software_ns\": {\"origin\": \"%s\", \"mean_ns\": %" PRIu64
@@ -147,8 +147,8 @@ void rp_print_json(const struct report *r, FILE *out)
             ",\n  \"modelled_representatives\": %u,\n  \"timeline\": ",
             r->standin_ops, r->standin_bytes, r->late_count, r->late_max_ns,
             r->modelled_reps);
-    quoted(out, r->timeline);
+    rp_json_text(out, r->timeline);
     fprintf(out, ",\n  \"failure\": ");
-    quoted(out, r->failure);
+    rp_json_text(out, r->failure);
     fprintf(out, "\n}\n");
 }

@@ -92,6 +92,13 @@ static void group_name(const struct report *r, uint32_t comm, char *name,
     }
 }
 
+static const char *name_of(struct report *r, uint32_t comm)
+{
+    if (!r->names[comm][0])
+        group_name(r, comm, r->names[comm], sizeof r->names[comm]);
+    return r->names[comm];
+}
+
 static struct rp_group *group_of(struct report *r, const char *name, uint32_t nranks)
 {
     struct rp_group *groups;
@@ -209,6 +216,38 @@ static uint64_t alone_ns(const struct report *r, const struct crystal_program *p
     return crystal_transfer_alone_ns(&wire, &op, rec->crank);
 }
 
+static int add_event(struct report *r, uint32_t rank, uint64_t iteration,
+                     const struct crystal_instr *in, uint64_t plan_ns,
+                     const struct crystal_run_record *rec)
+{
+    uint32_t lrank = r->layout.sandbox[rank];
+    struct rp_event event = {.rank = rank,
+                             .iteration = (uint32_t)iteration,
+                             .comm = crystal_graph_comm_of(r->graph, lrank, in->local),
+                             .peer = UINT32_MAX,
+                             .kind = in->kind,
+                             .func = rec->func,
+                             .bytes = rec->bytes,
+                             .api_ns = rec->api_ns,
+                             .arrive_ns = rec->arrive_ns < rec->end_ns ? rec->arrive_ns
+                                                                       : rec->end_ns,
+                             .end_ns = rec->end_ns,
+                             .virtual_ns = rec->waited_us * UINT64_C(1000),
+                             .plan_ns = plan_ns,
+                             .waits_for = UINT32_MAX};
+
+    (void)name_of(r, event.comm);
+    if (in->kind != CRYSTAL_OP_COLL) {
+        struct crystal_graph_comm c;
+        uint32_t crank = crystal_graph_peer_of(r->graph, lrank, in->local, in->peer);
+
+        crystal_graph_comm(r->graph, event.comm, &c);
+        if (crank < c.nranks)
+            event.peer = c.members[crank];
+    }
+    return rp_events_add(&r->events, &event);
+}
+
 static int add_call(struct report *r, uint32_t lrank, const struct script *s,
                     uint32_t instr, const struct crystal_run_record *rec)
 {
@@ -222,13 +261,8 @@ static int add_call(struct report *r, uint32_t lrank, const struct script *s,
         in->kind == CRYSTAL_OP_SEND && rec->bytes <= CRYSTAL_TRANSFER_EAGER_BYTES;
     struct rp_group *group;
     struct rp_op *op;
-    uint32_t comm;
-    char *name;
+    const char *name = name_of(r, crystal_graph_comm_of(r->graph, lrank, in->local));
 
-    comm = crystal_graph_comm_of(r->graph, lrank, in->local);
-    name = r->names[comm];
-    if (!name[0])
-        group_name(r, comm, name, sizeof r->names[comm]);
     op = op_of(r, name, rec->func, rec->bytes);
     group = group_of(r, name, rec->nranks);
     if (!op || !group || rp_samples_add(&op->samples, ns))
@@ -274,9 +308,10 @@ static uint64_t fitting(const struct script *s, const struct crystal_run_record 
     return count;
 }
 
-static int rank_gather(struct report *r, struct rp_rank *rank,
+static int rank_gather(struct report *r, uint32_t index,
                        struct crystal_run_record *recs, uint64_t count)
 {
+    struct rp_rank *rank = &r->ranks[index];
     struct rp_samples samples = {0};
     struct script s;
     uint64_t whole, first;
@@ -291,10 +326,20 @@ static int rank_gather(struct report *r, struct rp_rank *rank,
     /* iterations of which the next one has begun */
     whole = rank->left_at > s.before ? (rank->left_at - s.before - 1) / s.each : 0;
     first = whole > 1 ? 1 : 0; /* the first is the warm-up */
-    for (uint64_t k = first; !code && k < whole; k++) {
+    for (uint64_t k = 0; !code && k < whole; k++) {
         const struct crystal_run_record *begin = &recs[s.before + k * s.each];
         uint64_t ns = begin[s.each].api_ns - begin->api_ns;
+        struct rp_mark mark = {index, (uint32_t)k, begin->api_ns, begin[s.each].api_ns};
 
+        code = rp_events_mark(&r->events, &mark);
+        for (uint64_t i = 0; !code && i < s.each; i++)
+            code =
+                add_event(r, index, k, &s.program->instrs[s.instrs[i]],
+                          crystal_profile_ops(r->profile, s.program->rep)[s.instrs[i]]
+                              .composed_ns,
+                          &begin[i]);
+        if (code || k < first)
+            continue;
         code = rp_samples_add(&samples, ns);
         if (!code)
             code = rp_samples_add(&r->iterations, ns);
@@ -310,8 +355,9 @@ out:
     return code;
 }
 
-static int rank_read(struct report *r, struct rp_rank *rank, struct crystal_error *err)
+static int rank_read(struct report *r, uint32_t index, struct crystal_error *err)
 {
+    struct rp_rank *rank = &r->ranks[index];
     static const struct crystal_blockfile_kind kind = {
         CRYSTAL_RUN_MAGIC, CRYSTAL_RUN_VERSION, sizeof(struct crystal_run_record)};
     struct crystal_filehead head;
@@ -336,7 +382,7 @@ static int rank_read(struct report *r, struct rp_rank *rank, struct crystal_erro
                               "emulate' again",
                               path);
     rank->has_run = true;
-    if (!code && rank_gather(r, rank, records, count))
+    if (!code && rank_gather(r, index, records, count))
         code = crystal_error_set(err, ENOMEM, "%s: out of memory", path);
     free(records);
     return code;
@@ -401,11 +447,12 @@ int rp_gather(struct report *r, struct crystal_error *err)
         mean += r->ranks[i].plan.mean_ns;
         p10 += r->ranks[i].plan.p10_ns;
         p90 += r->ranks[i].plan.p90_ns;
-        code = rank_read(r, &r->ranks[i], err);
+        code = rank_read(r, i, err);
     }
     r->plan.mean_ns = mean / r->layout.sandbox_count;
     r->plan.p10_ns = p10 / r->layout.sandbox_count;
     r->plan.p90_ns = p90 / r->layout.sandbox_count;
     average(r);
+    rp_events_link(&r->events, r->layout.sandbox);
     return code;
 }

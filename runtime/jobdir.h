@@ -1,18 +1,34 @@
-/* The job directory: where one emulated job keeps its files. Mode 0700.
+/* The job directory: where one emulated job keeps its files, mode 0700.
  *
- *   lock                held (flock) by the coordinator while the job is in use
- *   layout.yaml         scrystal layout: ranks, nodes, grid, program, options
- *   coord               host=, port=, store_port= lines of the running coordinator
- * (0600) token               64 hexadecimal digits (0600) ranks/R.trace       capture:
- * one per live rank R (runtime/trace.h) ranks/R.payload     capture: what R contributed
- * where it is kept comms.tab           capture: the coordinator's table of
- * communicators, one line each: name<TAB>nranks<TAB>members, members as a rank list
- * "0-7,16" in crank order (a list that is not ascending names each rank) job.graph
- * graph plan/R.trace        plan: slices, recorded with real durations job.profile
- * plan: durations and composed iteration times runs/NNN/R.run      emulate: one per
- * sandbox rank (replay/run_record.h) runs/NNN/run.yaml   emulate: wire, counters of the
- * board, exit codes report.txt, report.json log/                what stages and
- * captured programs print
+ *   layout.yaml       layout: which ranks there are, which run
+ *
+ *   lock              held (flock) by the coordinator while the job is in use
+ *
+ *   coord             host=, port=, store_port= lines of the running coordinator (0600)
+ *
+ *   token             64 hexadecimal digits (0600)
+ *
+ *   ranks/R.trace     capture: one per live rank R (runtime/trace.h)
+ *
+ *   ranks/R.payload   capture: what R contributed, where it is kept
+ *
+ *   comms.tab         capture: the coordinator's table of communicators, a line each:
+ *                     name<TAB>nranks<TAB>members, a rank list "0-7,16" in crank order
+ *                     (a list that is not ascending names each rank)
+ *
+ *   job.graph         graph
+ *
+ *   plan/R.trace      plan: slices, recorded with real durations
+ *
+ *   job.profile       plan: durations and composed iteration times
+ *
+ *   runs/NNN/R.run    emulate: one per sandbox rank (replay/run_record.h)
+ *
+ *   runs/NNN/run.yaml emulate: wire, counters of the board, exit codes
+ *
+ *   report.txt, report.json, report.html, trace.json
+ *
+ *   log/              what stages and captured programs print
  */
 #ifndef CRYSTAL_JOBDIR_H
 #define CRYSTAL_JOBDIR_H

@@ -187,6 +187,8 @@ static void writes_what_it_should(void)
     JOB_MUST(crystal_report_write(j.dir, &job_err));
     golden(&j, "report.txt", "report-plain.txt");
     golden(&j, "report.json", "report-plain.json");
+    golden(&j, "report.html", "report-plain.html");
+    golden(&j, "trace.json", "report-plain.trace.json");
     job_end(&j);
 }
 
