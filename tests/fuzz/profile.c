@@ -1,22 +1,13 @@
 /* The reader of job.profile takes any bytes. */
 #include "config.h"
 
-#include "runtime/filehead.h"
 #include "runtime/profile_file.h"
 
+#include "tests/fuzz/sealed_file.h"
+
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
-
-static char path[64];
-
-static void remove_file(void)
-{
-    (void)unlink(path); /* nothing to do about it at exit */
-}
 
 static void ask(const struct crystal_profile *p)
 {
@@ -34,31 +25,9 @@ static void ask(const struct crystal_profile *p)
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    struct crystal_filehead head;
-    struct crystal_profile *p;
-    FILE *file;
+    struct crystal_profile *p =
+        crystal_profile_open(fuzz_sealed_file(data, size), NULL);
 
-    if (!path[0]) {
-        (void)snprintf(path, sizeof path, "/tmp/crystal-fuzz-profile.%ld",
-                       (long)getpid());
-        (void)atexit(remove_file);
-    }
-    file = fopen(path, "wb");
-    if (!file)
-        abort();
-    /* the checksum would hide the rest from the fuzzer */
-    if (size >= sizeof head) {
-        memcpy(&head, data, sizeof head);
-        head.file_bytes = size;
-        head.body_hash = crystal_hash(data + sizeof head, size - sizeof head);
-        if (fwrite(&head, 1, sizeof head, file) != sizeof head)
-            abort();
-        data += sizeof head;
-        size -= sizeof head;
-    }
-    if (fwrite(data, 1, size, file) != size || fclose(file) != 0)
-        abort();
-    p = crystal_profile_open(path, NULL);
     if (p)
         ask(p);
     crystal_profile_close(p);
