@@ -1,7 +1,10 @@
-/* scrystal graph: builds job.graph from the captured traces, or shows it. */
+/* scrystal graph: builds job.graph from the captured traces, or shows it; its verbs
+ * have files of their own (graph_verbs.h).
+ */
 #include "config.h"
 
 #include "commands/commands.h"
+#include "commands/graph_verbs.h"
 #include "commands/show.h"
 
 #include "runtime/graph_build.h"
@@ -11,6 +14,7 @@
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 static const struct option long_options[] = {
     {"job", required_argument, NULL, 'j'},
@@ -20,15 +24,24 @@ static const struct option long_options[] = {
     {NULL, 0, NULL, 0},
 };
 
+static const struct crystal_command verbs[] = {
+    {"synth", crystal_graph_synth, "write the graph of a described job"},
+    {NULL, NULL, NULL},
+};
+
 static void help(FILE *out)
 {
     fprintf(out,
-            "usage: scrystal graph --job=DIR [--stat | --show]\n\n"
+            "usage: scrystal graph --job=DIR [--stat | --show]\n"
+            "       scrystal graph VERB [OPTION...] (scrystal graph VERB --help)\n\n"
             "Builds job.graph from the traces that capture left in DIR: what every\n"
             "logical rank does, and where its iterations begin.\n\n"
             "  --job=DIR   the job directory\n"
             "  --stat      only say what the present job.graph holds\n"
-            "  --show      print all of the present job.graph\n");
+            "  --show      print all of the present job.graph\n\n"
+            "verbs, for any graph file:\n");
+    for (const struct crystal_command *v = verbs; v->name; v++)
+        fprintf(out, "  %-9s %s\n", v->name, v->summary);
 }
 
 static int show(const char *job_dir, int with_ops)
@@ -62,6 +75,9 @@ CRYSTAL_COMMAND(graph)
     const char *job_dir = NULL;
     int option, as_stat = 0, as_text = 0;
 
+    for (const struct crystal_command *v = verbs; argc > 1 && v->name; v++)
+        if (strcmp(v->name, argv[1]) == 0)
+            return v->run(argc - 1, argv + 1);
     optind = 1;
     while ((option = getopt_long(argc, argv, "+", long_options, NULL)) >= 0) {
         switch (option) {

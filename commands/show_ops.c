@@ -55,6 +55,9 @@ static void print_op(FILE *out, const struct crystal_op *ops, uint64_t at, uint6
                 crystal_dtype_name(op->dtype), value,
                 op->kind == CRYSTAL_OP_SEND ? "to" : "from", op->peer);
         break;
+    case CRYSTAL_OP_KERNEL:
+        fprintf(out, "kernel        stream %u for %" PRIu64 " ns", op->stream, value);
+        break;
     case CRYSTAL_OP_GROUP:
         fprintf(out, "group %s", op->aux ? "start" : "end");
         break;

@@ -9,9 +9,14 @@
 #include "runtime/graph_file.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
+
+/* A longer one than a day is a broken file, and must not overflow sums. */
+#define KERNEL_NS_MAX UINT64_C(86400000000000)
 
 struct crystal_graph {
     struct crystal_file_view view;
@@ -62,8 +67,12 @@ static int sections(struct crystal_graph *g, struct crystal_error *err)
     if (!h)
         return bad(err, "too short for its head");
     g->head = h;
-    if (!h->lrank_count || !h->rep_count || !h->dp_size || !h->dp_stride || h->zero)
+    if (!h->lrank_count || !h->rep_count || !h->dp_size || !h->dp_stride)
         return bad(err, "its head has a zero where none can be");
+    if (g->view.head->version == CRYSTAL_GRAPH_VERSION &&
+        (h->ranks_per_node || h->bytes_per_s || h->latency_ns || h->node_bytes_per_s ||
+         h->node_latency_ns))
+        return bad(err, "its head tells a network, which version 1 has not");
     if (!(g->reps = section(&c, h->rep_count, sizeof *g->reps)) ||
         !(g->ranks = section(&c, h->lrank_count, sizeof *g->ranks)) ||
         !(g->comms = section(&c, h->comm_count, sizeof *g->comms)) ||
@@ -156,6 +165,10 @@ static int check_ops(const struct crystal_graph *g, const struct crystal_graph_r
         size_t bytes = crystal_dtype_bytes(op->dtype);
         uint32_t nranks;
 
+        if (op->kind == CRYSTAL_OP_KERNEL &&
+            (g->view.head->version == CRYSTAL_GRAPH_VERSION ||
+             op->aux > g->head->name_bytes || op->value > KERNEL_NS_MAX))
+            return bad(err, "a kernel has a value out of range");
         if (op->kind == CRYSTAL_OP_DONE && op->peer >= rep->op_count)
             return bad(err, "an operation's end names no operation");
         if (!is_comm_kind(op))
@@ -254,6 +267,21 @@ static int check_contributions(const struct crystal_graph *g, struct crystal_err
     return 0;
 }
 
+/* The version to ask for: that of the file where it is one of ours. */
+static uint32_t version_of(const char *path)
+{
+    struct crystal_filehead head = {.version = 0};
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+
+    if (fd >= 0) {
+        if (read(fd, &head, sizeof head) != (ssize_t)sizeof head)
+            head.version = 0;
+        (void)close(fd); /* only read */
+    }
+    return head.version == CRYSTAL_GRAPH_VERSION ? CRYSTAL_GRAPH_VERSION
+                                                 : CRYSTAL_GRAPH_VERSION_DEVICE;
+}
+
 struct crystal_graph *crystal_graph_open(const char *path, struct crystal_error *err)
 {
     struct crystal_graph *g = calloc(1, sizeof *g);
@@ -263,8 +291,7 @@ struct crystal_graph *crystal_graph_open(const char *path, struct crystal_error 
         (void)crystal_error_set(err, ENOMEM, "%s: out of memory", path);
         return NULL;
     }
-    if (crystal_file_map(path, CRYSTAL_GRAPH_MAGIC, CRYSTAL_GRAPH_VERSION, &g->view,
-                         err)) {
+    if (crystal_file_map(path, CRYSTAL_GRAPH_MAGIC, version_of(path), &g->view, err)) {
         if (err && err->code == ENOENT)
             (void)crystal_error_set(
                 err, ENOENT, "%s: not there yet; run 'scrystal graph' first", path);
@@ -339,6 +366,25 @@ const uint64_t *crystal_graph_marks(const struct crystal_graph *g, uint32_t rep,
 {
     *ret_count = g->reps[rep].mark_count;
     return g->marks + g->reps[rep].mark_first;
+}
+
+const char *crystal_graph_label(const struct crystal_graph *g,
+                                const struct crystal_op *op)
+{
+    return op->kind == CRYSTAL_OP_KERNEL && op->aux ? g->names + op->aux - 1 : NULL;
+}
+
+int crystal_graph_network(const struct crystal_graph *g,
+                          struct crystal_graph_network *ret)
+{
+    const struct crystal_graph_head *h = g->head;
+
+    if (!h->ranks_per_node)
+        return 0;
+    *ret =
+        (struct crystal_graph_network){h->ranks_per_node, h->bytes_per_s, h->latency_ns,
+                                       h->node_bytes_per_s, h->node_latency_ns};
+    return 1;
 }
 
 uint32_t crystal_graph_comm_count(const struct crystal_graph *g)

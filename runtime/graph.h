@@ -18,8 +18,10 @@
 extern "C" {
 #endif
 
-#define CRYSTAL_GRAPH_MAGIC   "CRYGRAPH"
-#define CRYSTAL_GRAPH_VERSION 1
+#define CRYSTAL_GRAPH_MAGIC "CRYGRAPH"
+/* Version 2 is version 1 with KERNEL records and the target's network in its head. */
+#define CRYSTAL_GRAPH_VERSION        1
+#define CRYSTAL_GRAPH_VERSION_DEVICE 2
 
 struct crystal_graph;
 
@@ -46,6 +48,20 @@ const struct crystal_op *crystal_graph_ops(const struct crystal_graph *g, uint32
  * same communication calls. Marks come from the repeating structure of the trace. */
 const uint64_t *crystal_graph_marks(const struct crystal_graph *g, uint32_t rep,
                                     uint32_t *ret_count);
+
+/* The name of a KERNEL record, or NULL; borrowed. */
+const char *crystal_graph_label(const struct crystal_graph *g,
+                                const struct crystal_op *op);
+
+/* The target's network, where the graph tells it (version 2). */
+struct crystal_graph_network {
+    uint32_t ranks_per_node;
+    uint64_t bytes_per_s, latency_ns;           /* between nodes, for each rank */
+    uint64_t node_bytes_per_s, node_latency_ns; /* inside a node */
+};
+/* Returns 1 and sets ret where it does, else 0. */
+int crystal_graph_network(const struct crystal_graph *g,
+                          struct crystal_graph_network *ret);
 
 /* Communicators: all that any logical rank belongs to. */
 struct crystal_graph_comm {

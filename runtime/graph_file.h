@@ -1,5 +1,6 @@
 /* The bytes of job.graph behind its crystal_filehead, for its writer and its reader
- * only. Integers are in the writer's byte order, as the header says. Version 1.
+ * only. Integers are in the writer's byte order, as the header says. Versions 1 and 2:
+ * in 1, ranks_per_node and network are 0 and no record is a KERNEL.
  *
  *   struct crystal_graph_head                     128 bytes
  *   struct crystal_graph_rep    [rep_count]       one per representative
@@ -29,12 +30,12 @@ struct crystal_graph_head {
     uint32_t lrank_count; /* at least 1 */
     uint32_t rep_count;
     uint32_t comm_count;
-    uint32_t dp_stride; /* dp coordinate of a rank: lrank / dp_stride % dp_size */
-    uint32_t dp_size;   /* 1 where every rank is live or there is no dp */
-    uint32_t zero;
+    uint32_t dp_stride;      /* dp coordinate of a rank: lrank / dp_stride % dp_size */
+    uint32_t dp_size;        /* 1 where every rank is live or there is no dp */
+    uint32_t ranks_per_node; /* 0: the network is not told */
     uint64_t local_count, coll_count, send_count, op_count, mark_count, map_count,
         member_count, name_bytes, payload_bytes;
-    uint64_t reserved[4];
+    uint64_t bytes_per_s, latency_ns, node_bytes_per_s, node_latency_ns;
 };
 _Static_assert(sizeof(struct crystal_graph_head) == 128, "frozen");
 
