@@ -143,6 +143,7 @@ static void header_fill(struct crystal_board *board,
     head->board_bytes = board->bytes;
     head->job_hash = config->job_hash;
     head->lrank_count = config->lrank_count;
+    head->ranks_per_node = config->ranks_per_node;
     head->mode = config->mode;
     head->wire_bytes_per_s = config->wire_bytes_per_s;
     head->wire_latency_ns = config->wire_latency_ns;
@@ -386,6 +387,16 @@ struct crystal_board_comm *crystal_board_comm_find(struct crystal_board *board,
             return comm;
     }
     return NULL;
+}
+
+void crystal_board_comm_channels(struct crystal_board *board, uint64_t comm_id,
+                                 uint32_t graph_channels)
+{
+    struct crystal_board_comm *comm = crystal_board_comm_find(board, comm_id);
+
+    if (comm)
+        atomic_store_explicit(&comm->graph_channels, graph_channels,
+                              memory_order_release);
 }
 
 struct crystal_board_comm *crystal_board_comm_at(struct crystal_board *board,

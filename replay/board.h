@@ -12,7 +12,8 @@
  * Who writes what: header and comm table by the agent, before state = READY; a cell's
  * arrive_ns of a virtual crank by the agent, of a real crank by that rank's plugin;
  * end_ns by the rank's plugin. Times are CLOCK_MONOTONIC ns of this node; 0 = not yet;
- * a time of 1 means "long ago" (arrived before anybody asked). Frozen: version 1.
+ * a time of 1 means "long ago" (arrived before anybody asked). Frozen: version 2 (1 had
+ * no ranks_per_node and no graph_channels).
  */
 #ifndef CRYSTAL_BOARD_H
 #define CRYSTAL_BOARD_H
@@ -24,7 +25,7 @@
 #include <stdint.h>
 
 #define CRYSTAL_BOARD_MAGIC   "CRYBOARD"
-#define CRYSTAL_BOARD_VERSION 1
+#define CRYSTAL_BOARD_VERSION 2
 #define CRYSTAL_BOARD_SLOTS   64 /* collectives in flight per communicator */
 #define CRYSTAL_BOARD_NAME    128
 
@@ -63,7 +64,7 @@ struct crystal_board_header {
     _Atomic uint32_t bell;        /* counts rings, see crystal_board_ring */
     _Atomic uint32_t bell_waits;  /* the agent sleeps: a ring has to wake it */
     _Atomic uint32_t timeline;    /* enum crystal_board_timeline; the driver */
-    uint32_t zero;
+    uint32_t ranks_per_node;      /* of the target; 0 counts as 1 */
     uint64_t reserved[13];
 };
 
@@ -95,6 +96,8 @@ struct crystal_board_comm {
     uint64_t pairs_offset;   /* struct crystal_board_pair [pair_capacity] */
     uint32_t pair_capacity;
     _Atomic uint32_t pair_count; /* pairs are added by plugins: claim with fetch_add */
+    _Atomic uint32_t graph_channels; /* of NCCL's tree and ring search; 0 = not known */
+    uint32_t zero;
     char name[CRYSTAL_BOARD_NAME]; /* store key of the id, zero-terminated */
 };
 
@@ -154,6 +157,7 @@ struct crystal_board_config {
     const char *directory; /* made with mode 0700 by the caller */
     uint64_t job_hash;
     uint32_t lrank_count;
+    uint32_t ranks_per_node;
     enum crystal_board_mode mode;
     uint64_t wire_bytes_per_s;
     uint64_t wire_latency_ns;
@@ -182,6 +186,9 @@ int crystal_board_comm_add(struct crystal_board *board, uint64_t comm_id,
                            const char *name, uint32_t graph_comm, uint32_t nranks,
                            const uint32_t *members, const uint8_t *is_real,
                            struct crystal_error *err);
+/* Agent: how many channels NCCL's search found, once its members have told. */
+void crystal_board_comm_channels(struct crystal_board *board, uint64_t comm_id,
+                                 uint32_t graph_channels);
 /* The READY entry with this id, or NULL. Lock-free; borrowed. */
 struct crystal_board_comm *crystal_board_comm_find(struct crystal_board *board,
                                                    uint64_t comm_id);

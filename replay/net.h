@@ -25,7 +25,9 @@
 struct crystal_graph;
 struct crystal_run_writer;
 struct crystal_lines;
+struct crystal_pats;
 struct crystal_records;
+struct crystal_trees;
 
 /* The process. Made at the first init of either plugin and kept to its end. */
 struct crystal_net_module {
@@ -54,9 +56,11 @@ struct crystal_net_comm {
     _Atomic(struct crystal_board_comm *) board; /* NULL: not on the board (yet) */
     _Atomic int is_plain; /* it was not on the board when its first operation began */
     struct crystal_ops ops;
-    struct crystal_lines *lines;     /* with board: delay lines that end here; owned */
+    struct crystal_lines *lines; /* with board: delay lines that end here; owned */
+    struct crystal_trees *trees; /* the same for trees; made when first needed; owned */
+    struct crystal_pats *pats;   /* the same for PAT */
     struct crystal_records *records; /* with board and graph; owned */
-    pthread_mutex_t lock;            /* making of pairs */
+    pthread_mutex_t lock;            /* making of pairs, trees and pats */
     _Atomic uint32_t *pairs; /* with board: per peer the pair for sends, then those for
                                 receives, plus 1; 0 = none yet; owned */
 };
@@ -120,6 +124,7 @@ struct crystal_net_request {
     uint64_t start_ns;  /* when its first byte left the NIC */
     uint64_t due_ns;    /* not done before; 0 at once */
     uint64_t number;    /* of this end, from 0 */
+    uint64_t step;      /* virtual receive: of the connection, for its flags */
     struct crystal_message_id id;
 };
 

@@ -12,6 +12,8 @@
 #include "replay/run_writer.h"
 #include "replay/virtual_feed.h"
 #include "replay/virtual_line.h"
+#include "replay/virtual_pat.h"
+#include "replay/virtual_tree.h"
 #include "runtime/env.h"
 #include "runtime/graph.h"
 #include "runtime/log.h"
@@ -225,6 +227,10 @@ static void comm_forget(struct crystal_net_comm *comm)
 {
     crystal_lines_destroy(comm->lines);
     comm->lines = NULL;
+    crystal_trees_destroy(comm->trees);
+    comm->trees = NULL;
+    crystal_pats_destroy(comm->pats);
+    comm->pats = NULL;
     crystal_payload_fini(comm);
     free((void *)comm->pairs);
     comm->pairs = NULL;

@@ -222,22 +222,24 @@ static int operation_call(struct crystal_operation *op, crystal_event_handle han
 }
 
 crystal_event_handle crystal_ops_coll(struct crystal_net_comm *comm,
-                                      crystal_event_handle call, uint32_t func,
-                                      uint32_t dtype, uint64_t count, uint32_t root,
-                                      uint32_t channel_count)
+                                      crystal_event_handle call,
+                                      const struct crystal_coll_facts *facts)
 {
     struct crystal_operation *op;
 
-    if (!comm->ops.operations || !is_ring(func) || (root >= comm->ops.nranks && root))
+    if (!comm->ops.operations || !is_ring(facts->func) ||
+        (facts->root >= comm->ops.nranks && facts->root))
         return 0;
     op = operation_take(comm);
     if (!op)
         return 0;
-    op->func = op->api_func = (uint8_t)func;
-    op->dtype = (uint8_t)dtype;
-    op->count = count;
-    op->root = root;
-    op->channel_count = channel_count;
+    op->func = op->api_func = (uint8_t)facts->func;
+    op->dtype = (uint8_t)facts->dtype;
+    op->count = facts->count;
+    op->root = facts->root;
+    op->channel_count = facts->channel_count;
+    op->algo = (uint8_t)facts->algo;
+    op->proto = (uint8_t)facts->proto;
     if (!operation_call(op, call)) {
         if (atomic_load(&comm->ops.has_calls)) { /* its number cannot be known */
             lose(comm, "a collective");

@@ -10,6 +10,7 @@
 #define CRYSTAL_NET_OPS_H
 
 #include "replay/board.h"
+#include "runtime/wire_form.h"
 
 #include <stdatomic.h>
 #include <stdint.h>
@@ -18,6 +19,25 @@
 #define CRYSTAL_NET_CHANNELS 64
 
 struct crystal_net_comm;
+
+/* NCCL's algorithm of a collective. */
+enum crystal_algo {
+    CRYSTAL_ALGO_RING = 0,
+    CRYSTAL_ALGO_TREE,
+    CRYSTAL_ALGO_PAT,
+    CRYSTAL_ALGO_OTHER /* one that virtual ranks cannot take part in */
+};
+
+/* What NCCL says of a collective when it starts. */
+struct crystal_coll_facts {
+    uint32_t func; /* enum crystal_func */
+    uint32_t dtype;
+    uint64_t count;
+    uint32_t root;
+    uint32_t channel_count;
+    enum crystal_algo algo;
+    enum crystal_proto proto;
+};
 
 /* What the API call said; absent where the caller sends no API events. */
 struct crystal_api_call {
@@ -43,6 +63,8 @@ struct crystal_operation {
     uint8_t func;     /* enum crystal_func; SEND or RECV for p2p */
     uint8_t api_func; /* p2p: the call it is a part of */
     uint8_t dtype;
+    uint8_t algo;  /* enum crystal_algo */
+    uint8_t proto; /* enum crystal_proto */
     uint32_t peer; /* p2p */
     uint32_t root;
     uint32_t channel_count;
@@ -115,9 +137,8 @@ void crystal_ops_fini(struct crystal_ops *ops);
 crystal_event_handle crystal_ops_call(struct crystal_net_comm *comm, uint32_t func,
                                       uint32_t dtype, uint64_t count);
 crystal_event_handle crystal_ops_coll(struct crystal_net_comm *comm,
-                                      crystal_event_handle call, uint32_t func,
-                                      uint32_t dtype, uint64_t count, uint32_t root,
-                                      uint32_t channel_count);
+                                      crystal_event_handle call,
+                                      const struct crystal_coll_facts *facts);
 crystal_event_handle crystal_ops_p2p(struct crystal_net_comm *comm,
                                      crystal_event_handle call, uint32_t func,
                                      uint32_t dtype, uint64_t count, uint32_t peer,

@@ -7,6 +7,7 @@
 #include "runtime/graph.h"
 #include "runtime/log.h"
 #include "runtime/nccl_names.h"
+#include "runtime/reduce.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -152,6 +153,44 @@ int crystal_payload_get(struct crystal_operation *op,
     if (plan->is_recorded && plan->at.is_repeated)
         repeat_tell(op);
     return 0;
+}
+
+int crystal_payload_add(struct crystal_payload_sum *sum, uint32_t crank,
+                        uint64_t offset, struct crystal_error *err)
+{
+    const struct crystal_payload_plan *plan = sum->plan;
+    const uint64_t bytes = (uint64_t)sum->elts * crystal_dtype_bytes(plan->dtype);
+    const unsigned redop =
+        plan->redop < CRYSTAL_REDOP_COUNT ? plan->redop : (unsigned)ncclSum;
+    const void *recorded;
+    int code = -ENODATA;
+
+    if (plan->is_recorded || plan->is_bulk)
+        code = crystal_payload_get(sum->op, plan, crank, offset, bytes, &recorded,
+                                   plan->is_recorded ? err : NULL);
+    if (code && plan->is_recorded)
+        return code;
+    sum->is_missing |= code != 0;
+    if (code)
+        return 0;
+    if (!sum->is_started)
+        memcpy(sum->data, recorded, bytes);
+    else if (crystal_reduce(sum->data, recorded, sum->elts, plan->dtype, redop))
+        return crystal_error_set(err, EINVAL, "cannot reduce type %u by %u",
+                                 plan->dtype, plan->redop);
+    sum->is_started = 1;
+    return 0;
+}
+
+void crystal_payload_end(struct crystal_payload_sum *sum)
+{
+    const struct crystal_payload_plan *plan = sum->plan;
+    const uint64_t bytes = (uint64_t)sum->elts * crystal_dtype_bytes(plan->dtype);
+
+    if (!sum->is_started)
+        crystal_payload_neutral(sum->data, bytes, plan->dtype, plan->redop);
+    if (sum->is_missing && !plan->is_unneeded)
+        crystal_operation_standin(sum->op, bytes);
 }
 
 /* The part of a collective's contribution that the virtual peer sends to this rank. */

@@ -46,6 +46,22 @@ int crystal_payload_get(struct crystal_operation *op,
                         uint64_t offset, uint64_t bytes, const void **ret,
                         struct crystal_error *err);
 
+/* A reduction's data while contributions are added. data may hold a partial result
+ * already (is_started). */
+struct crystal_payload_sum {
+    struct crystal_operation *op;
+    const struct crystal_payload_plan *plan;
+    void *data;
+    uint32_t elts;
+    int is_started;
+    int is_missing; /* a contribution was not recorded */
+};
+/* Adds crank's contribution from offset (bytes) on. */
+int crystal_payload_add(struct crystal_payload_sum *sum, uint32_t crank,
+                        uint64_t offset, struct crystal_error *err);
+/* All were added: the neutral element where there was nothing; counts stand-ins. */
+void crystal_payload_end(struct crystal_payload_sum *sum);
+
 /* What stands in for crank's contribution to a broadcast whose contents were not
  * recorded: the first one of its shape. 1: *ret is set, 0: there is none. */
 int crystal_payload_first(struct crystal_operation *op,

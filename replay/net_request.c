@@ -52,7 +52,10 @@ static int own_keep(struct crystal_net_end *end, const struct crystal_net_reques
 
     if (!end->is_send || op->is_p2p || op->func != CRYSTAL_FUNC_ALLGATHER ||
         !atomic_load(&op->comm->board) || !crystal_lines_place(lines)->run_before ||
-        r->id.step / 2 % (op->comm->nranks - 1) != 0)
+        op->algo != CRYSTAL_ALGO_RING ||
+        r->id.step / (op->proto == CRYSTAL_PROTO_SIMPLE ? 2 : 1) %
+                (op->comm->nranks - 1) !=
+            0)
         return 0;
     return crystal_lines_own(lines, op->seq, r->id.channel, r->id.step, r->data,
                              r->bytes, err);

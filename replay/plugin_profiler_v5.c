@@ -53,6 +53,38 @@ static uint32_t dtype_parse(const char *name)
     return ncclInt8;
 }
 
+static enum crystal_algo algo_parse(const char *name)
+{
+    if (!name || strcmp(name, "RING") == 0)
+        return CRYSTAL_ALGO_RING;
+    if (strcmp(name, "TREE") == 0)
+        return CRYSTAL_ALGO_TREE;
+    return strcmp(name, "PAT") == 0 ? CRYSTAL_ALGO_PAT : CRYSTAL_ALGO_OTHER;
+}
+
+static enum crystal_proto proto_parse(const char *name)
+{
+    if (name && strcmp(name, "LL") == 0)
+        return CRYSTAL_PROTO_LL;
+    return name && strcmp(name, "LL128") == 0 ? CRYSTAL_PROTO_LL128
+                                              : CRYSTAL_PROTO_SIMPLE;
+}
+
+static crystal_event_handle coll(struct crystal_net_comm *comm,
+                                 crystal_event_handle parent,
+                                 const ncclProfilerEventDescr_v5_t *d)
+{
+    struct crystal_coll_facts facts = {.func = func_parse(d->coll.func),
+                                       .dtype = dtype_parse(d->coll.datatype),
+                                       .count = d->coll.count,
+                                       .root = (uint32_t)d->coll.root,
+                                       .channel_count = d->coll.nChannels,
+                                       .algo = algo_parse(d->coll.algo),
+                                       .proto = proto_parse(d->coll.proto)};
+
+    return crystal_ops_coll(comm, parent, &facts);
+}
+
 static ncclResult_t profiler_init(void **context, uint64_t comm_id,
                                   int *activation_mask, const char *comm_name,
                                   int nodes, int nranks, int rank,
@@ -96,9 +128,7 @@ static crystal_event_handle start(struct crystal_net_comm *comm,
         return crystal_ops_call(comm, func_parse(d->p2pApi.func),
                                 dtype_parse(d->p2pApi.datatype), d->p2pApi.count);
     case ncclProfileColl:
-        return crystal_ops_coll(comm, parent, func_parse(d->coll.func),
-                                dtype_parse(d->coll.datatype), d->coll.count,
-                                (uint32_t)d->coll.root, d->coll.nChannels);
+        return coll(comm, parent, d);
     case ncclProfileP2p:
         return crystal_ops_p2p(comm, parent, func_parse(d->p2p.func),
                                dtype_parse(d->p2p.datatype), d->p2p.count,

@@ -147,6 +147,21 @@ static void retire(struct proxy_comm *comm)
     }
 }
 
+/* Every member uses as many channels as the one whose search found least. */
+static void learn_channels(struct proxy_comm *comm, const uint8_t *slice)
+{
+    int32_t tree = proxy_get_i32(slice, comm->layout->topology_tree_channels);
+    int32_t ring = proxy_get_i32(slice, comm->layout->topology_ring_channels);
+    uint32_t least = (uint32_t)(tree < ring ? tree : ring);
+
+    if (tree < 1 || ring < 1 || least > comm->layout->channel_count)
+        return; /* no tree then */
+    if (!comm->graph_channels || least < comm->graph_channels)
+        comm->graph_channels = least;
+    crystal_board_comm_channels(comm->proxy->board, comm->comm_id,
+                                comm->graph_channels);
+}
+
 /* What we learn from a real rank's slice. */
 static void learn(struct proxy_comm *comm, struct proxy_gather *gather, uint32_t real,
                   const uint8_t *slice)
@@ -163,6 +178,8 @@ static void learn(struct proxy_comm *comm, struct proxy_gather *gather, uint32_t
         if (!member->has_peer_address)
             proxy_comm_fail(comm, "real rank %u (logical rank %u) has no address",
                             member->crank, comm->members[member->crank]);
+    } else if (gather->index == PROXY_GATHER_TOPOLOGY) {
+        learn_channels(comm, slice);
     } else if (gather->index == PROXY_GATHER_PEER_INFO) {
         int32_t version = proxy_get_i32(slice, layout->peer_version);
         int32_t crank = proxy_get_i32(slice, layout->peer_rank);

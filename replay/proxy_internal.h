@@ -120,6 +120,7 @@ struct proxy_comm {
     uint64_t comm_id;
     uint64_t members_hash;
     uint32_t nranks, real_count, link_count, open_count;
+    uint32_t graph_channels; /* least of its real members so far; 0 = none has told */
     bool is_forged, is_open, is_failed;
     bool is_left; /* every link was closed by its real rank */
     const struct proxy_layout *layout;

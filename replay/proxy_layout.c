@@ -39,6 +39,8 @@ static const struct proxy_layout rows[] = {
         .peer_version = 112,
         .topology_ranks = 228,
         .channel_count = 64,
+        .topology_tree_channels = 4,
+        .topology_ring_channels = 36,
         .entry_bytes = 256,
         .entry_gdr = 128,
     },

@@ -38,6 +38,7 @@ struct proxy_layout {
     /* topology: arrays of channel_count int, one after the other: ring receive, send,
      * previous, next; tree to parent, to child 0, to child 1; NVLS heads */
     uint32_t topology_ranks, channel_count;
+    uint32_t topology_tree_channels, topology_ring_channels; /* that the search found */
     /* connection exchange */
     uint32_t entry_bytes, entry_gdr;
 };

@@ -1,10 +1,11 @@
 /* Ends whose other side is a virtual rank: nothing of theirs touches the network.
  *
- * A receive gets what the run of virtual ranks would have sent, when it would have come
- * (collectives: virtual_line.h; point-to-point: what was recorded). A send goes into
- * the delay line of the real rank behind the run, here or through a feed to another
- * process; it is complete when this process's NIC has taken it, a point-to-point send
- * also not before the receiver has arrived.
+ * A receive gets what virtual ranks would have sent, when it would have come
+ * (collectives: virtual_line.h for rings, virtual_tree.h, virtual_pat.h;
+ * point-to-point: what was recorded). A send goes into the delay line of the real rank
+ * behind the run, here or through a feed to another process; it is complete when this
+ * process's NIC has taken it, a point-to-point send also not before the receiver has
+ * arrived.
  */
 #include "config.h"
 
@@ -12,6 +13,8 @@
 
 #include "replay/virtual_feed.h"
 #include "replay/virtual_line.h"
+#include "replay/virtual_pat.h"
+#include "replay/virtual_tree.h"
 #include "replay/wait_list.h"
 
 #include <errno.h>
@@ -24,6 +27,9 @@
 struct virtual_end {
     struct crystal_net_end base;
     uint64_t link_free_ns; /* receiver: the messages before have left */
+    /* receiver: steps of NCCL's connection, for flags: up to the present operation and
+     * with all that were announced */
+    uint64_t base_step, next_step;
     /* sender: the feed to the process behind the run */
     int feed_fd; /* -1: not connected */
     uint64_t written;
@@ -69,7 +75,39 @@ static void ring_of(const struct crystal_net_request *r, struct crystal_ring_op 
                                     .elt_bytes = (uint32_t)op->elt_bytes,
                                     .channel_count =
                                         op->channel_count ? op->channel_count : 1,
-                                    .channel = r->id.channel};
+                                    .channel = r->id.channel,
+                                    .proto = (enum crystal_proto)op->proto};
+}
+
+/* What the communicator keeps for trees and PAT, made when it is first needed. */
+static struct crystal_trees *trees_of(struct crystal_net_comm *comm,
+                                      struct crystal_error *err)
+{
+    (void)pthread_mutex_lock(&comm->lock);
+    if (!comm->trees)
+        comm->trees = crystal_trees_create(comm, atomic_load(&comm->board), err);
+    (void)pthread_mutex_unlock(&comm->lock);
+    return comm->trees;
+}
+
+static struct crystal_pats *pats_of(struct crystal_net_comm *comm,
+                                    struct crystal_error *err)
+{
+    (void)pthread_mutex_lock(&comm->lock);
+    if (!comm->pats)
+        comm->pats = crystal_pats_create(comm, atomic_load(&comm->board), err);
+    (void)pthread_mutex_unlock(&comm->lock);
+    return comm->pats;
+}
+
+static int algorithm_refuse(const struct crystal_operation *op,
+                            struct crystal_error *err)
+{
+    return crystal_error_set(err, ENOTSUP,
+                             "virtual ranks know NCCL's ring, tree and PAT algorithms; "
+                             "function %u uses another one, set "
+                             "NCCL_ALGO=Ring,Tree,PAT",
+                             op->func);
 }
 
 /* --- receiving --- */
@@ -112,27 +150,20 @@ static void receive_done(struct virtual_end *v, struct crystal_net_request *r,
 }
 
 /* 1 done, 0 wait. */
-static int receive_collective(struct virtual_end *v, struct crystal_net_request *r,
-                              struct crystal_error *err)
+static int take_ring(struct virtual_end *v, struct crystal_net_request *r,
+                     const struct crystal_board_cell *cells, uint64_t *ret_bytes,
+                     uint64_t *ret_arrive_ns, uint64_t *ret_free_ns,
+                     struct crystal_error *err)
 {
     struct crystal_net_comm *comm = v->base.comm;
-    struct arrivals arrivals = {NULL, comm->nranks, comm->crank};
+    struct arrivals arrivals = {cells, comm->nranks, comm->crank};
     struct crystal_line_next next = {.op = r->id.operation,
                                      .channel = r->id.channel,
                                      .index = r->id.step,
+                                     .step = r->step,
                                      .arrive = arrival_at,
                                      .arrive_user = &arrivals};
-    uint64_t bytes, arrive_ns, free_ns;
-    int code;
 
-    if (comm->module->is_timed) {
-        arrivals.cells = crystal_operation_arrivals(r->id.operation);
-        if (!arrivals.cells) {
-            r->asked = 1;
-            crystal_wait_board();
-            return 0;
-        }
-    }
     ring_of(r, &next.ring);
     next.count = crystal_ring_message_count(&next.ring, comm->crank, 0);
     if (next.index >= next.count)
@@ -141,8 +172,73 @@ static int receive_collective(struct virtual_end *v, struct crystal_net_request 
                                  "ring's schedule",
                                  (unsigned long long)next.index,
                                  (unsigned long long)next.count);
-    code = crystal_lines_take(comm->lines, &next, r->data, r->bytes, &bytes, &arrive_ns,
-                              &free_ns, err);
+    return crystal_lines_take(comm->lines, &next, r->data, r->bytes, ret_bytes,
+                              ret_arrive_ns, ret_free_ns, err);
+}
+
+static int take_tree(struct virtual_end *v, struct crystal_net_request *r,
+                     const struct crystal_board_cell *cells, uint64_t *ret_bytes,
+                     uint64_t *ret_arrive_ns, uint64_t *ret_free_ns,
+                     struct crystal_error *err)
+{
+    struct crystal_trees *trees = trees_of(v->base.comm, err);
+    struct crystal_tree_transfer m = {.op = r->id.operation,
+                                      .channel = r->id.channel,
+                                      .peer = v->base.peer_crank,
+                                      .index = r->id.step,
+                                      .step = r->step,
+                                      .cells = cells};
+
+    return trees ? crystal_trees_take(trees, &m, r->data, r->bytes, ret_bytes,
+                                      ret_arrive_ns, ret_free_ns, err)
+                 : -err->code;
+}
+
+static int take_pat(struct virtual_end *v, struct crystal_net_request *r,
+                    const struct crystal_board_cell *cells, uint64_t *ret_bytes,
+                    uint64_t *ret_arrive_ns, struct crystal_error *err)
+{
+    struct crystal_pats *pats = pats_of(v->base.comm, err);
+    struct crystal_pat_message m = {.op = r->id.operation,
+                                    .channel = r->id.channel,
+                                    .peer = v->base.peer_crank,
+                                    .index = r->id.step,
+                                    .cells = cells};
+
+    return pats ? crystal_pats_take(pats, &m, r->data, r->bytes, ret_bytes,
+                                    ret_arrive_ns, err)
+                : -err->code;
+}
+
+/* 1 done, 0 wait. */
+static int receive_collective(struct virtual_end *v, struct crystal_net_request *r,
+                              struct crystal_error *err)
+{
+    const struct crystal_board_cell *cells = NULL;
+    uint64_t bytes, arrive_ns, free_ns = 0;
+    int code;
+
+    if (v->base.comm->module->is_timed) {
+        cells = crystal_operation_arrivals(r->id.operation);
+        if (!cells) {
+            r->asked = 1;
+            crystal_wait_board();
+            return 0;
+        }
+    }
+    switch ((enum crystal_algo)r->id.operation->algo) {
+    case CRYSTAL_ALGO_RING:
+        code = take_ring(v, r, cells, &bytes, &arrive_ns, &free_ns, err);
+        break;
+    case CRYSTAL_ALGO_TREE:
+        code = take_tree(v, r, cells, &bytes, &arrive_ns, &free_ns, err);
+        break;
+    case CRYSTAL_ALGO_PAT:
+        code = take_pat(v, r, cells, &bytes, &arrive_ns, err);
+        break;
+    default:
+        code = algorithm_refuse(r->id.operation, err);
+    }
     if (code > 0)
         receive_done(v, r, arrive_ns, free_ns, bytes);
     return code;
@@ -205,12 +301,38 @@ static int receive_transfer(struct virtual_end *v, struct crystal_net_request *r
     return 1;
 }
 
+/* The step of NCCL's connection that a message takes. An operation begins at a multiple
+ * of its chunk's steps. */
+static uint64_t connection_step(struct virtual_end *v,
+                                const struct crystal_net_request *r)
+{
+    const struct crystal_operation *op = r->id.operation;
+    uint64_t chunk_steps = 1, slices = 1;
+
+    if (!op->is_p2p && op->algo == CRYSTAL_ALGO_RING) {
+        struct crystal_ring_op ring;
+
+        ring_of(r, &ring);
+        chunk_steps = crystal_ring_chunk_steps(&ring);
+        slices = crystal_ring_slices(&ring);
+    }
+    if (r->id.step == 0) {
+        v->base_step = (v->next_step + chunk_steps - 1) / chunk_steps * chunk_steps;
+        v->next_step = v->base_step + r->id.message_count * (chunk_steps / slices);
+    }
+    return v->base_step + r->id.step * (chunk_steps / slices);
+}
+
 static int virtual_start_recv(struct crystal_net_end *end,
                               struct crystal_net_request *r, struct crystal_error *err)
 {
+    struct virtual_end *v = (struct virtual_end *)end;
     int code = operation_check(end, r, err);
 
-    return code ? stop(end, code, err) : 0;
+    if (code)
+        return stop(end, code, err);
+    r->step = connection_step(v, r);
+    return 0;
 }
 
 static int recv_progress(struct crystal_net_end *end, struct crystal_error *err)
@@ -301,7 +423,8 @@ static int schedule_check(const struct crystal_net_end *end,
 
     if (r->id.step < count) {
         crystal_ring_message(ring, end->comm->crank, 1, r->id.step, &m);
-        if ((uint64_t)m.elts * ring->elt_bytes == r->bytes)
+        if (crystal_form_bytes(ring->proto, (uint64_t)m.elts * ring->elt_bytes) ==
+            r->bytes)
             return 0;
     }
     return crystal_error_set(
@@ -312,9 +435,37 @@ static int schedule_check(const struct crystal_net_end *end,
         (unsigned long long)r->bytes);
 }
 
+static int send_tree(struct virtual_end *v, struct crystal_net_request *r,
+                     struct crystal_error *err)
+{
+    struct crystal_trees *trees = trees_of(v->base.comm, err);
+    struct crystal_tree_transfer m = {.op = r->id.operation,
+                                      .channel = r->id.channel,
+                                      .peer = v->base.peer_crank,
+                                      .index = r->id.step,
+                                      .started_ns = r->start_ns};
+    int code =
+        trees ? crystal_trees_send(trees, &m, r->data, r->bytes, err) : -err->code;
+
+    return code ? code : 1;
+}
+
+static int send_pat(struct virtual_end *v, struct crystal_net_request *r,
+                    struct crystal_error *err)
+{
+    struct crystal_pats *pats = pats_of(v->base.comm, err);
+    struct crystal_pat_message m = {.op = r->id.operation,
+                                    .channel = r->id.channel,
+                                    .peer = v->base.peer_crank,
+                                    .index = r->id.step};
+    int code = pats ? crystal_pats_send(pats, &m, r->data, r->bytes, err) : -err->code;
+
+    return code ? code : 1;
+}
+
 /* 1 given away, 0 wait. */
-static int send_collective(struct virtual_end *v, struct crystal_net_request *r,
-                           struct crystal_error *err)
+static int send_ring(struct virtual_end *v, struct crystal_net_request *r,
+                     struct crystal_error *err)
 {
     struct crystal_net_comm *comm = v->base.comm;
     const struct crystal_line_place *place = crystal_lines_place(comm->lines);
@@ -352,6 +503,21 @@ static int send_collective(struct virtual_end *v, struct crystal_net_request *r,
                                                .crank = comm->crank,
                                                .has_bytes = is_passed && r->bytes};
     return feed_write(v, r, err);
+}
+
+static int send_collective(struct virtual_end *v, struct crystal_net_request *r,
+                           struct crystal_error *err)
+{
+    switch ((enum crystal_algo)r->id.operation->algo) {
+    case CRYSTAL_ALGO_RING:
+        return send_ring(v, r, err);
+    case CRYSTAL_ALGO_TREE:
+        return send_tree(v, r, err);
+    case CRYSTAL_ALGO_PAT:
+        return send_pat(v, r, err);
+    default:
+        return algorithm_refuse(r->id.operation, err);
+    }
 }
 
 static int send_transfer(struct virtual_end *v, struct crystal_net_request *r)

@@ -47,6 +47,8 @@ struct crystal_lines {
     struct crystal_line_place place;
     pthread_mutex_t lock; /* everything below and the lines */
     struct crystal_line *first;
+    unsigned char *scratch; /* a message's data before it takes its form; owned */
+    uint64_t scratch_bytes;
     int is_waited; /* a thread waits for a's messages */
     pthread_t waiter;
 };
@@ -75,6 +77,7 @@ void crystal_line_source(const struct crystal_ring_op *op, uint32_t crank, uint3
             s.count = 0;
         else if (n - 1 - passed < run)
             s.count = (uint32_t)(n - 1 - passed);
+        s.is_completed = step + 1 >= n && (!s.has_copy || passed + 1 < n);
         break;
     case CRYSTAL_FUNC_REDUCESCATTER:
         s.count = s.has_copy ? run : (uint32_t)step + 1;
@@ -172,6 +175,7 @@ void crystal_lines_destroy(struct crystal_lines *lines)
         lines->first = line->next;
         line_free(line);
     }
+    free(lines->scratch);
     (void)pthread_mutex_destroy(&lines->lock);
     free(lines);
 }
@@ -403,11 +407,18 @@ static int block_put(struct crystal_line *line, const struct crystal_line_next *
             return code ? code : 1;
     }
     if (next->ring.func == CRYSTAL_FUNC_ALLGATHER) {
-        own_index = message->loop * 2 * line->vt.path.steps + message->slice;
-        own = &line->own[message->slice % 2];
+        own_index =
+            message->loop * line->vt.path.slices * line->vt.path.steps + message->slice;
+        own = &line->own[own_index % 2];
         if (own->index_plus1 != own_index + 1)
             return 0;
-        memcpy(data, own->data, own->bytes < bytes ? own->bytes : bytes);
+        if (own->bytes != crystal_form_bytes(next->ring.proto, bytes))
+            return crystal_error_set(err, EPROTO,
+                                     "an all-gather's first message has %llu bytes "
+                                     "where the ring's schedule has %llu",
+                                     (unsigned long long)own->bytes,
+                                     (unsigned long long)bytes);
+        crystal_form_unpack(next->ring.proto, own->data, bytes, data);
     } else if (crystal_payload_first(next->op, &line->plan, source->first, offset,
                                      bytes, &recorded)) {
         memcpy(data, recorded, bytes);
@@ -424,39 +435,29 @@ static int contributions_put(struct crystal_line *line,
                              const struct crystal_line_next *next,
                              const struct crystal_line_source *source,
                              const struct crystal_ring_message *message, void *data,
-                             uint64_t bytes, struct crystal_error *err)
+                             struct crystal_error *err)
 {
+    struct crystal_payload_sum sum = {.op = next->op,
+                                      .plan = &line->plan,
+                                      .data = data,
+                                      .elts = message->elts,
+                                      .is_started = source->has_copy};
     const uint64_t offset = message->offset_elts * next->ring.elt_bytes;
-    const unsigned redop =
-        line->plan.redop < CRYSTAL_REDOP_COUNT ? line->plan.redop : (unsigned)ncclSum;
-    int is_started = source->has_copy, missing = 0;
 
     if (!source->count)
         return 0;
     for (uint32_t i = 0; i < source->count; i++) {
-        const void *recorded;
-        int code = -ENODATA;
+        int code = crystal_payload_add(&sum, (source->first + i) % next->ring.nranks,
+                                       offset, err);
 
-        if (line->plan.is_recorded || line->plan.is_bulk)
-            code = crystal_payload_get(
-                next->op, &line->plan, (source->first + i) % next->ring.nranks, offset,
-                bytes, &recorded, line->plan.is_recorded ? err : NULL);
-        if (code && line->plan.is_recorded)
-            return code;
-        missing |= code != 0;
         if (code)
-            continue;
-        if (!is_started)
-            memcpy(data, recorded, bytes);
-        else if (crystal_reduce(data, recorded, message->elts, line->plan.dtype, redop))
-            return crystal_error_set(err, EINVAL, "cannot reduce type %u by %u",
-                                     line->plan.dtype, line->plan.redop);
-        is_started = 1;
+            return code;
     }
-    if (!is_started)
-        crystal_payload_neutral(data, bytes, line->plan.dtype, line->plan.redop);
-    if (missing && !line->plan.is_unneeded)
-        crystal_operation_standin(next->op, bytes);
+    crystal_payload_end(&sum);
+    /* integers are divided by whom the sum completes, floats beforehand by everybody */
+    if (source->is_completed && line->plan.redop == ncclAvg && line->plan.is_recorded)
+        (void)crystal_reduce_finish_avg(data, message->elts, line->plan.dtype,
+                                        next->ring.nranks);
     return 0;
 }
 
@@ -478,17 +479,17 @@ static int payload_put(struct crystal_lines *lines, struct crystal_line *line,
         copy = message_at(line, source.copy_index);
         if (!copy)
             return 0;
-        if (copy->sent.bytes != bytes || (bytes && !copy->data))
+        if (copy->sent.bytes != crystal_form_bytes(next->ring.proto, bytes) ||
+            (bytes && !copy->data))
             return crystal_error_set(
                 err, EPROTO,
                 "message %llu of an operation has %llu bytes where "
                 "the ring's schedule has %llu",
                 (unsigned long long)source.copy_index,
                 (unsigned long long)copy->sent.bytes, (unsigned long long)bytes);
-        if (bytes)
-            memcpy(data, copy->data, bytes);
+        crystal_form_unpack(next->ring.proto, copy->data, bytes, data);
     }
-    code = contributions_put(line, next, &source, message, data, bytes, err);
+    code = contributions_put(line, next, &source, message, data, err);
     return code ? code : 1;
 }
 
@@ -506,6 +507,20 @@ static void messages_drop(struct crystal_line *line, uint64_t next_index)
     }
 }
 
+/* Where the data of a message are made: at their place where they stay as they are. */
+static void *data_place(struct crystal_lines *lines, enum crystal_proto proto,
+                        uint64_t bytes, void *data)
+{
+    if (proto == CRYSTAL_PROTO_SIMPLE)
+        return data;
+    if (bytes > lines->scratch_bytes || !lines->scratch) {
+        free(lines->scratch);
+        lines->scratch = malloc(bytes ? bytes : 1);
+        lines->scratch_bytes = lines->scratch ? bytes : 0;
+    }
+    return lines->scratch;
+}
+
 static int take_locked(struct crystal_lines *lines, struct crystal_line *line,
                        const struct crystal_line_next *next, void *data, uint64_t room,
                        uint64_t *ret_bytes, uint64_t *ret_ns, uint64_t *ret_free_ns,
@@ -513,7 +528,8 @@ static int take_locked(struct crystal_lines *lines, struct crystal_line *line,
 {
     struct line_message *sent = NULL, *edge = NULL;
     struct crystal_ring_message message;
-    uint64_t sent_index, edge_index, bytes;
+    uint64_t sent_index, edge_index, bytes, wire_bytes;
+    void *place;
     int code = line_open(lines, line, next, err);
 
     if (code)
@@ -527,25 +543,31 @@ static int take_locked(struct crystal_lines *lines, struct crystal_line *line,
             (unsigned long long)line->taken);
     crystal_ring_message(&next->ring, lines->comm->crank, 0, next->index, &message);
     bytes = (uint64_t)message.elts * next->ring.elt_bytes;
-    if (bytes > room)
+    wire_bytes = crystal_form_bytes(next->ring.proto, bytes);
+    if (wire_bytes > room)
         return crystal_error_set(err, EMSGSIZE,
                                  "a message of %llu bytes of the ring's schedule does "
                                  "not fit the %llu that were posted",
-                                 (unsigned long long)bytes, (unsigned long long)room);
+                                 (unsigned long long)wire_bytes,
+                                 (unsigned long long)room);
+    place = data_place(lines, next->ring.proto, bytes, data);
+    if (!place)
+        return crystal_error_set(err, ENOMEM, "out of memory for a message");
     crystal_vt_needs(&line->vt.path, next->index, &sent_index, &edge_index);
     if (sent_index != CRYSTAL_VT_NONE && !(sent = message_at(line, sent_index)))
         return wait_for_sender(lines);
     if (edge_index != CRYSTAL_VT_NONE && !(edge = message_at(line, edge_index)))
         return wait_for_sender(lines);
-    code = payload_put(lines, line, next, &message, data, bytes, err);
+    code = payload_put(lines, line, next, &message, place, bytes, err);
     if (code < 0)
         return code;
     if (!code)
         return wait_for_sender(lines);
-    *ret_ns = crystal_vt_next(&line->vt, bytes, next->arrive, next->arrive_user,
+    crystal_form_pack(next->ring.proto, next->step, place, bytes, data);
+    *ret_ns = crystal_vt_next(&line->vt, wire_bytes, next->arrive, next->arrive_user,
                               sent ? &sent->sent : NULL, edge ? &edge->sent : NULL,
                               ret_free_ns);
-    *ret_bytes = bytes;
+    *ret_bytes = wire_bytes;
     line->taken++;
     messages_drop(line, line->taken);
     return 1;

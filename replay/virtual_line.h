@@ -26,6 +26,7 @@
 struct crystal_line_source {
     int has_copy;
     int is_block;
+    int is_completed; /* an all-reduce's sum was partial at a and is complete at b */
     uint64_t copy_index;
     uint32_t first, count;
 };
@@ -52,7 +53,7 @@ void crystal_lines_destroy(struct crystal_lines *lines);
 const struct crystal_line_place *crystal_lines_place(const struct crystal_lines *lines);
 
 /* A message of a for operation seq: its time and, where bytes are passed, a copy of
- * them. count = those of a's messages of this operation on
+ * them as they are on the wire. count = those of a's messages of this operation on
  * this channel that matter to b (crystal_vt_sent_count). */
 int crystal_lines_push(struct crystal_lines *lines, uint64_t seq, uint32_t channel,
                        uint64_t index, uint64_t count,
@@ -63,8 +64,8 @@ int crystal_lines_push_owned(struct crystal_lines *lines, uint64_t seq,
                              uint32_t channel, uint64_t index, uint64_t count,
                              const struct crystal_vt_sent *sent, void *data,
                              struct crystal_error *err);
-/* This rank's own first step of an all-gather: stands in for blocks of virtual ranks.
- */
+/* This rank's own first step of an all-gather, as it is on the wire: stands in for
+ * blocks of virtual ranks. */
 int crystal_lines_own(struct crystal_lines *lines, uint64_t seq, uint32_t channel,
                       uint64_t index, const void *data, uint64_t bytes,
                       struct crystal_error *err);
@@ -75,12 +76,13 @@ struct crystal_line_next {
     struct crystal_ring_op ring;
     uint32_t channel;
     uint64_t index, count; /* count = messages received in all */
+    uint64_t step;         /* of the connection, for the flags of LL and LL128 */
     crystal_vt_arrive_fn arrive;
     const void *arrive_user;
 };
-/* Puts it into data (room bytes). 1: done, *ret_ns is when it is there, *ret_free_ns
- * when it would be had all virtual ranks come long ago; 0: what it needs is not there
- * yet, noted on the wait list; negative errno. */
+/* Puts it into data (room bytes) in the form of its protocol. 1: done, *ret_ns is when
+ * it is there, *ret_free_ns when it would be had all virtual ranks come long ago; 0:
+ * what it needs is not there yet, noted on the wait list; negative errno. */
 int crystal_lines_take(struct crystal_lines *lines,
                        const struct crystal_line_next *next, void *data, uint64_t room,
                        uint64_t *ret_bytes, uint64_t *ret_ns, uint64_t *ret_free_ns,

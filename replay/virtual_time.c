@@ -22,7 +22,7 @@ void crystal_vt_path(const struct crystal_ring_op *op, uint32_t crank, uint32_t 
                                    .reach = run,
                                    .has_sender = 1,
                                    .is_ring = is_ring(op->func),
-                                   .slices = is_ring(op->func) ? 2 : 1,
+                                   .slices = crystal_ring_slices(op),
                                    .steps = 1};
 
     if (op->func == CRYSTAL_FUNC_ALLREDUCE)

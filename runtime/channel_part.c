@@ -6,6 +6,7 @@
 #include "runtime/channel_part.h"
 
 #define MIN_CHANNEL_TRAFFIC (16U << 10) /* bytes that are worth a channel */
+#define LL_WEIGHT           4U          /* LL counts its traffic four times */
 
 static uint64_t div_up(uint64_t a, uint64_t b)
 {
@@ -37,14 +38,13 @@ static void deal_cells(uint64_t cells, uint64_t per_channel, uint32_t channel_co
     *ret_high = high;
 }
 
-struct crystal_channel_part crystal_channel_part(uint64_t count, uint32_t unit_bytes,
-                                                 uint64_t traffic_per_byte,
-                                                 uint32_t channel_count,
-                                                 uint32_t channel)
+struct crystal_channel_part
+crystal_channel_part(uint64_t count, uint32_t unit_bytes, uint64_t traffic_per_byte,
+                     enum crystal_proto proto, uint32_t channel_count, uint32_t channel)
 {
     struct crystal_channel_part part = {0};
-    uint64_t cell_bytes =
-        div_up(div_up(MIN_CHANNEL_TRAFFIC, traffic_per_byte), 16) * 16;
+    uint64_t weight = traffic_per_byte * (proto == CRYSTAL_PROTO_LL ? LL_WEIGHT : 1);
+    uint64_t cell_bytes = div_up(div_up(MIN_CHANNEL_TRAFFIC, weight), 16) * 16;
     uint64_t cell_units = cell_bytes / unit_bytes;
     uint64_t cells = div_up(count * unit_bytes, cell_bytes);
     uint64_t traffic = count * unit_bytes * traffic_per_byte / channel_count;
@@ -54,8 +54,8 @@ struct crystal_channel_part crystal_channel_part(uint64_t count, uint32_t unit_b
         return part;
     if (traffic < MIN_CHANNEL_TRAFFIC)
         traffic = MIN_CHANNEL_TRAFFIC;
-    deal_cells(cells, div_up(traffic, cell_bytes * traffic_per_byte), channel_count,
-               &low, &mid, &each, &high);
+    deal_cells(cells, div_up(traffic, cell_bytes * weight), channel_count, &low, &mid,
+               &each, &high);
     if (channel == 0) {
         part.units = low * cell_units - (high == 0 ? spare : 0);
     } else if (channel <= mid) {

@@ -5,9 +5,9 @@
 #ifndef CRYSTAL_CHANNEL_PART_H
 #define CRYSTAL_CHANNEL_PART_H
 
-#include <stdint.h>
+#include "runtime/wire_form.h"
 
-#define CRYSTAL_CHANNEL_GRAIN_BYTES 512U /* Simple's chunks are multiples of this */
+#include <stdint.h>
 
 struct crystal_channel_part {
     uint64_t offset; /* units before it */
@@ -15,9 +15,11 @@ struct crystal_channel_part {
 };
 
 /* count units (elements, or bytes) of unit_bytes in all; traffic_per_byte: bytes on the
- * busiest link per byte of the tensor. channel < channel_count. */
+ * busiest link per byte of the tensor. channel < channel_count. With LL a cell is a
+ * quarter as large. */
 struct crystal_channel_part crystal_channel_part(uint64_t count, uint32_t unit_bytes,
                                                  uint64_t traffic_per_byte,
+                                                 enum crystal_proto proto,
                                                  uint32_t channel_count,
                                                  uint32_t channel);
 

@@ -1,16 +1,15 @@
-/* The message schedule of NCCL 2.28.9's ring algorithm with the Simple protocol.
+/* The message schedule of NCCL 2.28.9's ring algorithm.
  *
  * What is computed, as that version does it:
  *  - AllGather and Broadcast are moved as bytes, the others as elements; all cuts fall
  *    on multiples of 16 bytes, so both can be told in elements.
- *  - A tensor is cut into cells (the smallest amount that is worth a channel), which
- *    fill the channels in order: first, middle and last channel get their own count.
- *  - A channel's part is walked in loops. A chunk is 2 MiB (4 steps of 512 KiB) for
- *    AllReduce, AllGather and ReduceScatter, 512 KiB for Broadcast and Reduce. Only the
- *    last loop of an AllReduce has smaller chunks: an n-th of what is left, rounded up
- *    to 16 bytes. Pieces beyond the end are 0 elements long, but still messages.
- *  - A chunk of the first three travels as two slices: the first half rounded up to 16
- *    elements, at least 32 KiB; the second takes the rest.
+ *  - A channel's part (channel_part.h) is walked in loops. With the Simple protocol a
+ *    chunk is 2 MiB (4 steps of 512 KiB) for AllReduce, AllGather and ReduceScatter,
+ *    512 KiB for Broadcast and Reduce; with LL and LL128 it is one step of theirs. Only
+ *    the last loop of an AllReduce has smaller chunks: an n-th of what is left, rounded
+ *    up to 16 bytes. Pieces beyond the end are 0 elements long, but still messages.
+ *  - A chunk of the first three travels with Simple as two slices: the first half
+ *    rounded up to 16 elements, at least 32 KiB; the second takes the rest.
  *
  * Limits: an operation alone in its launch (a group with several collectives divides
  * the channels among them); NCCL_BUFFSIZE at its default; no registered user buffers;
@@ -23,8 +22,6 @@
 #include "runtime/channel_part.h"
 
 #include <stdbool.h>
-
-#define GRAIN_BYTES CRYSTAL_CHANNEL_GRAIN_BYTES
 
 /* One channel's part of an operation. A unit is one element, or one byte where the
  * operation moves bytes. */
@@ -48,10 +45,20 @@ static uint64_t min_u64(uint64_t a, uint64_t b)
     return a < b ? a : b;
 }
 
-static bool is_sliced(enum crystal_func func)
+static bool is_ring(enum crystal_func func)
 {
     return func == CRYSTAL_FUNC_ALLREDUCE || func == CRYSTAL_FUNC_ALLGATHER ||
            func == CRYSTAL_FUNC_REDUCESCATTER;
+}
+
+uint32_t crystal_ring_slices(const struct crystal_ring_op *op)
+{
+    return is_ring(op->func) && op->proto == CRYSTAL_PROTO_SIMPLE ? 2 : 1;
+}
+
+uint32_t crystal_ring_chunk_steps(const struct crystal_ring_op *op)
+{
+    return crystal_ring_slices(op) == 2 ? 4 : 1;
 }
 
 /* Bytes on the busiest link per byte of the operation's count. */
@@ -71,20 +78,21 @@ static uint64_t traffic_per_byte(const struct crystal_ring_op *op)
 static struct part part_of(const struct crystal_ring_op *op)
 {
     struct part part = {.unit_bytes = op->elt_bytes, .units_per_elt = 1};
-    uint64_t chunk_bytes;
+    uint64_t grains;
 
     if (op->func == CRYSTAL_FUNC_ALLGATHER || op->func == CRYSTAL_FUNC_BROADCAST) {
         part.units_per_elt = op->elt_bytes;
         part.unit_bytes = 1;
     }
     part.count = op->count * part.units_per_elt;
-    part.slices = is_sliced(op->func) ? 2 : 1;
-    chunk_bytes = CRYSTAL_RING_STEP_BYTES * (is_sliced(op->func) ? 4ULL : 1ULL);
-    part.chunk = chunk_bytes / GRAIN_BYTES * (GRAIN_BYTES / part.unit_bytes);
+    part.slices = crystal_ring_slices(op);
+    grains = (uint64_t)crystal_form_step_bytes(op->proto) *
+             crystal_ring_chunk_steps(op) / crystal_form_grain_bytes(op->proto);
+    part.chunk = grains * (crystal_form_grain_bytes(op->proto) / part.unit_bytes);
     if (part.count && op->channel < op->channel_count) {
         struct crystal_channel_part own =
             crystal_channel_part(part.count, part.unit_bytes, traffic_per_byte(op),
-                                 op->channel_count, op->channel);
+                                 op->proto, op->channel_count, op->channel);
 
         part.offset = own.offset;
         part.units = own.units;
@@ -116,7 +124,7 @@ static bool takes_part(const struct crystal_ring_op *op, uint32_t crank, int is_
         return op->root != (is_send ? next : crank);
     if (op->func == CRYSTAL_FUNC_REDUCE)
         return op->root != (is_send ? crank : prev);
-    return is_sliced(op->func);
+    return is_ring(op->func);
 }
 
 uint64_t crystal_ring_message_count(const struct crystal_ring_op *op, uint32_t crank,

@@ -1,17 +1,19 @@
-/* Which bytes a ring collective moves in which message: NCCL 2.28's ring with the
- * Simple protocol. One function for everybody: hostccl sends by it, virtual ranks put
- * their contributions by it, the timeline counts by it.
+/* Which bytes a ring collective moves in which message: NCCL 2.28's ring. One function
+ * for everybody: hostccl sends by it, virtual ranks put their contributions by it, the
+ * timeline counts by it.
  *
  * The ring is rank order: crank r receives from r-1 and sends to r+1 (mod n). Message
  * `index` counts the network messages of one operation on one connection and channel,
  * from 0, as NCCL's proxy does (two slices per chunk step for AllReduce, AllGather and
- * ReduceScatter, one otherwise; a slice of 0 bytes is a message too).
- * Pure functions, thread-safe.
+ * ReduceScatter with the Simple protocol, one otherwise; a slice of 0 bytes is a
+ * message too). Sizes are of the data; wire_form.h has what they take on the wire. Pure
+ * functions, thread-safe.
  */
 #ifndef CRYSTAL_RING_SCHEDULE_H
 #define CRYSTAL_RING_SCHEDULE_H
 
 #include "runtime/nccl_abi.h"
+#include "runtime/wire_form.h"
 
 #include <stdint.h>
 
@@ -24,6 +26,7 @@ struct crystal_ring_op {
     uint32_t channel_count; /* channels this operation may use (NCCL's own number of
                                channels used gives the same cuts); 1 .. 64 */
     uint32_t channel;       /* which one; small operations leave the last ones idle */
+    enum crystal_proto proto;
 };
 
 struct crystal_ring_message {
@@ -36,6 +39,10 @@ struct crystal_ring_message {
     uint32_t block; /* AG, RS: crank whose block this is; AR: chunk of the loop,
                        0 .. nranks-1; else the loop */
 };
+
+/* Messages per chunk step, and steps of the connection that a chunk takes. */
+uint32_t crystal_ring_slices(const struct crystal_ring_op *op);
+uint32_t crystal_ring_chunk_steps(const struct crystal_ring_op *op);
 
 /* Network messages that crank sends (is_send) or receives in this operation on this
  * channel; 0 where it has none (the root of a broadcast receives nothing). */

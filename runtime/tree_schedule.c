@@ -1,6 +1,7 @@
 /* NCCL 2.28.9's double binary tree (its ncclGetDtree and the joining of nodes in
- * connectTrees) and the message schedule of its tree all-reduce with the Simple
- * protocol: chunks of one step of 512 KiB.
+ * connectTrees) and the message schedule of its tree all-reduce: chunks of one step of
+ * a connection's buffer, with LL128 smaller where there are few of them for the tree's
+ * depth.
  *
  * In the binary tree over 0 .. n-1 the root is 0. Otherwise a number's lowest set bit
  * says its level: children are half a bit below and above (above: the nearest that is
@@ -12,7 +13,6 @@
 #include "runtime/tree_schedule.h"
 
 #include "runtime/channel_part.h"
-#include "runtime/ring_schedule.h"
 
 #include <stdbool.h>
 
@@ -117,10 +117,31 @@ int crystal_tree_is_below(const struct crystal_tree_op *op, uint32_t crank,
     return 1;
 }
 
-static uint64_t chunk_elts(const struct crystal_tree_op *op)
+static uint32_t log2_floor(uint32_t value)
 {
-    return (uint64_t)CRYSTAL_RING_STEP_BYTES / CRYSTAL_CHANNEL_GRAIN_BYTES *
-           (CRYSTAL_CHANNEL_GRAIN_BYTES / op->elt_bytes);
+    uint32_t log = 0;
+
+    while (value >>= 1)
+        log++;
+    return log;
+}
+
+/* units: elements of the channel's part */
+static uint64_t chunk_elts(const struct crystal_tree_op *op, uint64_t units)
+{
+    const float per_node = (float)op->ranks_per_node;
+    const float depth =
+        1.0F + (float)log2_floor(op->nranks / op->ranks_per_node) + 0.1F * per_node;
+    uint64_t bytes = units * op->elt_bytes, chunk = crystal_form_step_bytes(op->proto);
+    uint32_t grain = crystal_form_grain_bytes(op->proto);
+
+    if (op->proto == CRYSTAL_PROTO_LL128) {
+        while ((float)(bytes / chunk) < depth * 64 / per_node && chunk > 131072)
+            chunk /= 2;
+        while ((float)(bytes / chunk) < depth * 16 / per_node && chunk > 32768)
+            chunk /= 2;
+    }
+    return chunk / grain * (grain / op->elt_bytes);
 }
 
 static struct crystal_channel_part part_of(const struct crystal_tree_op *op)
@@ -130,13 +151,13 @@ static struct crystal_channel_part part_of(const struct crystal_tree_op *op)
     if (op->channel >= op->channel_count)
         return none;
     /* an all-reduce brings each byte up and down */
-    return crystal_channel_part(op->count, op->elt_bytes, 2, op->channel_count,
-                                op->channel);
+    return crystal_channel_part(op->count, op->elt_bytes, 2, op->proto,
+                                op->channel_count, op->channel);
 }
 
 uint64_t crystal_tree_message_count(const struct crystal_tree_op *op)
 {
-    uint64_t chunk = chunk_elts(op), units = part_of(op).units;
+    uint64_t units = part_of(op).units, chunk = chunk_elts(op, units);
 
     return op->nranks < 2 ? 0 : units / chunk + (units % chunk != 0);
 }
@@ -145,7 +166,8 @@ void crystal_tree_message(const struct crystal_tree_op *op, uint64_t index,
                           struct crystal_tree_message *ret)
 {
     struct crystal_channel_part part = part_of(op);
-    uint64_t chunk = chunk_elts(op), done = index * chunk, left = part.units - done;
+    uint64_t chunk = chunk_elts(op, part.units), done = index * chunk;
+    uint64_t left = part.units - done;
 
     ret->offset_elts = part.offset + done;
     ret->elts = (uint32_t)(left < chunk ? left : chunk);

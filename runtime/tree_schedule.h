@@ -1,5 +1,5 @@
 /* Which bytes a tree all-reduce moves on which connection: NCCL 2.28's double binary
- * tree with the Simple protocol. The tree's part of what runtime/ring_schedule.h is for
+ * tree. The tree's part of what runtime/ring_schedule.h is for
  * rings.
  *
  * Nodes of `ranks_per_node` consecutive cranks form a binary tree (the second half of a
@@ -17,6 +17,8 @@
  */
 #ifndef CRYSTAL_TREE_SCHEDULE_H
 #define CRYSTAL_TREE_SCHEDULE_H
+
+#include "runtime/wire_form.h"
 
 #include <stdint.h>
 
@@ -39,6 +41,7 @@ struct crystal_tree_op {
     uint32_t elt_bytes;
     uint32_t channel_count; /* that this operation may use, as in crystal_ring_op */
     uint32_t channel;
+    enum crystal_proto proto;
 };
 
 /* Neighbours of one rank; cranks, -1: none. */

@@ -24,7 +24,12 @@ static struct crystal_net_comm *comm_make(uint32_t nranks, uint32_t crank, uint6
 
 static crystal_event_handle coll(struct crystal_net_comm *comm)
 {
-    return crystal_ops_coll(comm, 0, CRYSTAL_FUNC_ALLREDUCE, ncclFloat32, 100, 0, 1);
+    const struct crystal_coll_facts facts = {.func = CRYSTAL_FUNC_ALLREDUCE,
+                                             .dtype = ncclFloat32,
+                                             .count = 100,
+                                             .channel_count = 1};
+
+    return crystal_ops_coll(comm, 0, &facts);
 }
 
 static void identifies_messages(void)
@@ -73,10 +78,14 @@ static void takes_over_the_call(void)
         crystal_ops_call(comm, CRYSTAL_FUNC_ALLTOALL, ncclInt32, 6);
     crystal_event_handle c =
         crystal_ops_call(comm, CRYSTAL_FUNC_BROADCAST, ncclInt8, 9);
-    crystal_event_handle third =
-        crystal_ops_coll(comm, c, CRYSTAL_FUNC_BROADCAST, ncclInt8, 9, 2, 1);
-    crystal_event_handle first =
-        crystal_ops_coll(comm, a, CRYSTAL_FUNC_ALLGATHER, ncclInt8, 100, 0, 1);
+    crystal_event_handle third = crystal_ops_coll(
+        comm, c,
+        &(struct crystal_coll_facts){
+            .func = CRYSTAL_FUNC_BROADCAST, .count = 9, .root = 2, .channel_count = 1});
+    crystal_event_handle first = crystal_ops_coll(
+        comm, a,
+        &(struct crystal_coll_facts){
+            .func = CRYSTAL_FUNC_ALLGATHER, .count = 100, .channel_count = 1});
     crystal_event_handle part =
         crystal_ops_p2p(comm, b, CRYSTAL_FUNC_SEND, ncclInt32, 6, 0, 1);
     struct crystal_message_id id;

@@ -200,9 +200,9 @@ static void board_places(void)
         PLACE(crystal_board_header, bell, 656),
         PLACE(crystal_board_header, bell_waits, 660),
         PLACE(crystal_board_header, timeline, 664),
-        PLACE(crystal_board_header, zero, 668),
+        PLACE(crystal_board_header, ranks_per_node, 668),
         PLACE(crystal_board_header, reserved, 672),
-        SIZE(crystal_board_comm, 192),
+        SIZE(crystal_board_comm, 200),
         PLACE(crystal_board_comm, state, 0),
         PLACE(crystal_board_comm, nranks, 4),
         PLACE(crystal_board_comm, comm_id, 8),
@@ -214,7 +214,8 @@ static void board_places(void)
         PLACE(crystal_board_comm, pairs_offset, 48),
         PLACE(crystal_board_comm, pair_capacity, 56),
         PLACE(crystal_board_comm, pair_count, 60),
-        PLACE(crystal_board_comm, name, 64),
+        PLACE(crystal_board_comm, graph_channels, 64),
+        PLACE(crystal_board_comm, name, 72),
         SIZE(crystal_board_cell, 16),
         PLACE(crystal_board_cell, arrive_ns, 0),
         PLACE(crystal_board_cell, end_ns, 8),
@@ -242,7 +243,7 @@ static void board_places(void)
         PLACE(crystal_board_pair, cells, 16),
     };
 
-    CHECK_EQ(CRYSTAL_BOARD_VERSION, 1);
+    CHECK_EQ(CRYSTAL_BOARD_VERSION, 2);
     CHECK_EQ(CRYSTAL_BOARD_SLOTS, 64);
     check_places(places, sizeof places / sizeof places[0]);
 }

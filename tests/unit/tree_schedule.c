@@ -162,6 +162,37 @@ static void small_operations_use_the_first_tree(void)
     CHECK_EQ(crystal_tree_message_count(&op), 4);
 }
 
+/* Chunks of the other protocols; LL128 halves them where there are few. */
+static void protocols(void)
+{
+    static const struct {
+        enum crystal_proto proto;
+        uint32_t nranks;
+        uint64_t tensor, count, last_offset;
+        uint32_t last_elts;
+    } rows[] = {
+        {CRYSTAL_PROTO_LL, 4, 300000, 37, 294912, 5088},
+        /* 576,000 is halved to 18,000 bytes, in whole grains 17,280 */
+        {CRYSTAL_PROTO_LL128, 4, 300000, 70, 298080, 1920},
+        {CRYSTAL_PROTO_LL128, 1024, 1 << 26, 933, 67104000, 4864},
+    };
+
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        struct crystal_tree_op op = op_of(rows[i].nranks, 0);
+        struct crystal_tree_message message;
+        uint64_t count;
+
+        op.channel_count = 1;
+        op.count = rows[i].tensor;
+        op.proto = rows[i].proto;
+        count = crystal_tree_message_count(&op);
+        CHECK_EQ(count, rows[i].count);
+        crystal_tree_message(&op, count - 1, &message);
+        CHECK_EQ(message.offset_elts, rows[i].last_offset);
+        CHECK_EQ(message.elts, rows[i].last_elts);
+    }
+}
+
 int main(void)
 {
     check_begin();
@@ -171,5 +202,6 @@ int main(void)
     CHECK_RUN(every_rank_is_reached);
     CHECK_RUN(messages_cover_the_tensor);
     CHECK_RUN(small_operations_use_the_first_tree);
+    CHECK_RUN(protocols);
     return check_end();
 }

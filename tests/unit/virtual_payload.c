@@ -359,7 +359,8 @@ static void floats_check(struct ring *ring, int it, int as, bool sum_all)
         wrong += out[i] != sum;
     }
     CHECK_EQ(wrong, 0);
-    run.op = (struct crystal_ring_op){CRYSTAL_FUNC_BROADCAST, N, 2, F_COUNT, 4, 1, 0};
+    run.op = (struct crystal_ring_op){CRYSTAL_FUNC_BROADCAST, N, 2, F_COUNT, 4, 1, 0,
+                                      CRYSTAL_PROTO_SIMPLE};
     CHECK(ring_collective(&run));
     for (uint64_t i = 0; i < F_COUNT; i++)
         wrong += out[i] != weight(2, as, i);
