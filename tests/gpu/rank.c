@@ -1,14 +1,26 @@
 /* One rank of stock NCCL on a GPU whose peers are all virtual, with checked results.
  *
- * usage: rank -n N -r RANK -i ID_HEX [-c COUNT] [-k ROUNDS]
+ * usage: rank -n N -r RANK -i FILE [-c COUNT,...] [-t TYPES] COMBINATION...
+ * FILE holds one unique id per line (256 digits), one for each combination. A
+ * combination is ALGO:PROTO as NCCL_ALGO and NCCL_PROTO have them, or "own" for NCCL's
+ * own choice. For each, a communicator is made, every collective is run with every
+ * operation and type (TYPES: all, or the names float, half, int, ... with commas) at
+ * every COUNT, and a communicator is destroyed; "# begin" and "# end" lines frame it.
+ *
  * Everything of CUDA and NCCL comes by dlopen (libcudart.so.13 or .12, libnccl.so.2, or
  * the paths in CUDART and NCCL), so that nothing of them is needed to build. Virtual
- * ranks contribute stand-ins: a sum passes the rank's own values, every gathered block
- * is its own, a message from a virtual rank or root is zeros. TAP on standard output.
+ * ranks contribute stand-ins: zeros to a reduction, every gathered block is the rank's
+ * own, a message from a virtual rank or root is zeros. NCCL does not tell a plugin
+ * which operation a reduction is, and there is no recording here that does: so sum, max
+ * and avg are run, where zeros are right for the values used; an all-reduce's integers,
+ * which whoever completes the sum divides, are not averaged. TAP on standard output; a
+ * hang ends the process after 25 s with "Bail out!".
  */
 #include "config.h"
 
 #include "runtime/nccl_abi.h"
+
+#include "tests/gpu/values.h"
 
 #include <dlfcn.h>
 #include <signal.h>
@@ -21,6 +33,7 @@
 
 #define TO_DEVICE 1
 #define TO_HOST   2
+#define LIMIT_S   25
 
 static struct {
     int (*malloc)(void **, size_t);
@@ -39,10 +52,11 @@ static struct {
 
 static ncclComm_t comm;
 static void *stream;
-static int n, rank, tests, failures;
-static size_t count = 100000;
-static float *in, *out, *host; /* n * count elements each; in and out on the device */
-static const char *doing = "start";
+static int n, rank, tests, failures, shown;
+static unsigned char *in, *out; /* on the device */
+static unsigned char *host, *want;
+static size_t room; /* of each of the four */
+static char doing[128] = "start";
 
 static void *open_any(const char *env, const char *const *names)
 {
@@ -90,22 +104,21 @@ static void must(int result, const char *what)
 {
     if (result) {
         printf("Bail out! %s in %s: %d, %s\n", what, doing, result,
-               comm ? nccl.GetLastError(comm) : "");
-        exit(1);
+               nccl.GetLastError ? nccl.GetLastError(comm) : "");
+        fflush(stdout);
+        _exit(1);
     }
 }
 
 static void on_alarm(int number)
 {
-    (void)number;
-    printf("Bail out! no end of %s\n", doing);
-    fflush(stdout);
-    _exit(1);
-}
+    static const char text[] = "Bail out! no end of ";
 
-static float value(size_t i)
-{
-    return (float)(i % 97 + 2);
+    (void)number;
+    (void)!write(1, text, sizeof text - 1);
+    (void)!write(1, doing, strlen(doing));
+    (void)!write(1, "\n", 1);
+    _exit(1);
 }
 
 static double seconds(void)
@@ -116,114 +129,261 @@ static double seconds(void)
     return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
 
-/* Runs one operation from fresh buffers and compares out with want(i). */
-static void check(const char *name, size_t in_count, size_t out_count,
-                  ncclResult_t (*issue)(void), float (*want)(size_t))
+/* --- one call --- */
+
+enum call {
+    SUM_ALL,
+    SCATTER,
+    REDUCE,
+    GATHER,
+    CAST_REAL,
+    CAST_VIRTUAL,
+    SWAP,
+    ALL_TO_ALL,
+    CALLS
+};
+
+static const char *const call_names[CALLS] = {"all-reduce",
+                                              "reduce-scatter",
+                                              "reduce",
+                                              "all-gather",
+                                              "broadcast from a real root",
+                                              "broadcast from a virtual root",
+                                              "send and receive",
+                                              "all-to-all"};
+
+static bool has_operation(enum call call)
 {
-    size_t bad = 0, first = 0;
+    return call <= REDUCE;
+}
+
+static ncclResult_t issue(enum call call, size_t count, ncclDataType_t type,
+                          ncclRedOp_t op)
+{
+    size_t bytes = crystal_dtype_bytes(type);
+    ncclResult_t result = ncclSuccess;
+
+    switch (call) {
+    case SUM_ALL:
+        return nccl.AllReduce(in, out, count, type, op, comm, stream);
+    case SCATTER:
+        return nccl.ReduceScatter(in, out, count, type, op, comm, stream);
+    case REDUCE:
+        return nccl.Reduce(in, out, count, type, op, rank, comm, stream);
+    case GATHER:
+        return nccl.AllGather(in, out, count, type, comm, stream);
+    case CAST_REAL:
+        return nccl.Broadcast(in, out, count, type, rank, comm, stream);
+    case CAST_VIRTUAL:
+        return nccl.Broadcast(in, out, count, type, (rank + 1) % n, comm, stream);
+    case ALL_TO_ALL:
+        nccl.GroupStart();
+        for (int r = 0; r < n && !result; r++) {
+            result =
+                nccl.Send(in + (size_t)r * count * bytes, count, type, r, comm, stream);
+            if (!result)
+                result = nccl.Recv(out + (size_t)r * count * bytes, count, type, r,
+                                   comm, stream);
+        }
+        return nccl.GroupEnd();
+    default:
+        nccl.GroupStart();
+        nccl.Send(in, count, type, (rank + 1) % n, comm, stream);
+        nccl.Recv(out, count, type, (rank + n - 1) % n, comm, stream);
+        return nccl.GroupEnd();
+    }
+}
+
+/* Fills want with what virtual ranks' stand-ins make of the input; returns how many
+ * elements. */
+static size_t expect(enum call call, size_t count, ncclDataType_t type, ncclRedOp_t op)
+{
+    int divide = op == ncclAvg && has_operation(call) ? n : 1;
+    switch (call) {
+    case SCATTER:
+        values_fill(want, type, (size_t)rank * count, count, divide);
+        return count;
+    case GATHER:
+        for (int r = 0; r < n; r++)
+            values_fill(want + (size_t)r * count * crystal_dtype_bytes(type), type, 0,
+                        count, 1);
+        return (size_t)n * count;
+    case CAST_VIRTUAL:
+    case SWAP:
+        memset(want, 0, count * crystal_dtype_bytes(type));
+        return count;
+    case ALL_TO_ALL:
+        memset(want, 0, (size_t)n * count * crystal_dtype_bytes(type));
+        values_fill(want + (size_t)rank * count * crystal_dtype_bytes(type), type,
+                    (size_t)rank * count, count, 1);
+        return (size_t)n * count;
+    default:
+        values_fill(want, type, 0, count, divide);
+        return count;
+    }
+}
+
+/* Runs one operation from fresh buffers; returns wrong elements. */
+static size_t run_one(enum call call, size_t count, ncclDataType_t type, ncclRedOp_t op,
+                      double *ret_seconds)
+{
+    size_t bytes = crystal_dtype_bytes(type), bad = 0;
+    size_t inputs = call == SCATTER || call == ALL_TO_ALL ? (size_t)n * count : count;
+    size_t outputs = expect(call, count, type, op);
     double began;
 
-    doing = name;
-    for (size_t i = 0; i < in_count; i++)
-        host[i] = value(i);
-    must(cuda.memcpy(in, host, in_count * 4, TO_DEVICE), "cudaMemcpy");
-    must(cuda.memset(out, 0xff, out_count * 4), "cudaMemset");
+    (void)snprintf(doing, sizeof doing, "%s of %zu %s, %s", call_names[call], count,
+                   values_name(type), values_op_name(op));
+    values_fill(host, type, 0, inputs, 1);
+    must(cuda.memcpy(in, host, inputs * bytes, TO_DEVICE), "cudaMemcpy");
+    must(cuda.memset(out, 0xa5, outputs * bytes), "cudaMemset");
     must(cuda.synchronize(), "cudaDeviceSynchronize");
+    alarm(LIMIT_S);
     began = seconds();
-    must((int)issue(), "NCCL");
+    must((int)issue(call, count, type, op), "NCCL");
     must(cuda.stream_synchronize(stream), "cudaStreamSynchronize");
-    began = seconds() - began;
-    must(cuda.memcpy(host, out, out_count * 4, TO_HOST), "cudaMemcpy");
-    for (size_t i = 0; i < out_count; i++)
-        if (host[i] != want(i) && bad++ == 0)
-            first = i;
+    *ret_seconds = seconds() - began;
+    must(cuda.memcpy(host, out, outputs * bytes, TO_HOST), "cudaMemcpy");
+    if (memcmp(host, want, outputs * bytes) == 0)
+        return 0;
+    for (size_t i = 0; i < outputs; i++)
+        if (memcmp(host + i * bytes, want + i * bytes, bytes) != 0 && bad++ < 2 &&
+            shown++ < 4) {
+            printf("#   %s: element %zu of %zu is", doing, i, outputs);
+            for (size_t b = bytes; b-- > 0;)
+                printf("%s%02x", b + 1 == bytes ? " " : "", host[i * bytes + b]);
+            printf(", want");
+            for (size_t b = bytes; b-- > 0;)
+                printf("%s%02x", b + 1 == bytes ? " " : "", want[i * bytes + b]);
+            printf("\n");
+        }
+    return bad;
+}
+
+static bool is_asked(const char *types, ncclDataType_t type)
+{
+    return strcmp(types, "all") == 0 || strstr(types, values_name(type));
+}
+
+/* One TAP line: a call at a count with every asked type and operation. */
+static void check(const char *combination, enum call call, size_t count,
+                  const char *types)
+{
+    double least = 1e9, took;
+    size_t runs = 0, bad_runs = 0;
+
+    shown = 0;
+    for (int type = 0; type < ncclNumTypes; type++) {
+        if (!is_asked(types, (ncclDataType_t)type))
+            continue;
+        for (int op = ncclSum; op <= ncclAvg; op++) {
+            if (op != ncclSum && !has_operation(call))
+                continue;
+            if (op == ncclProd || op == ncclMin ||
+                (op == ncclAvg && call == SUM_ALL &&
+                 !crystal_dtype_is_float((unsigned)type)) ||
+                (op == ncclAvg && !values_can_divide((ncclDataType_t)type, n)))
+                continue;
+            bad_runs +=
+                run_one(call, count, (ncclDataType_t)type, (ncclRedOp_t)op, &took) != 0;
+            runs++;
+            least = took < least ? took : least;
+        }
+    }
     tests++;
-    failures += bad > 0;
-    printf("%s %d - %s n=%d count=%zu in %.0f us\n", bad ? "not ok" : "ok", tests, name,
-           n, count, began * 1e6);
-    if (bad)
-        printf("# %zu wrong, element %zu is %g, want %g\n", bad, first,
-               (double)host[first], (double)want(first));
+    failures += bad_runs > 0;
+    printf("%s %d - n=%d %s %s of %zu: %zu runs, %zu wrong, fastest %.0f us\n",
+           bad_runs ? "not ok" : "ok", tests, n, combination, call_names[call], count,
+           runs, bad_runs, least * 1e6);
     fflush(stdout);
 }
 
-static ncclResult_t all_reduce(void)
+/* --- combinations --- */
+
+static void choose(const char *combination)
 {
-    return nccl.AllReduce(in, out, count, ncclFloat32, ncclSum, comm, stream);
+    char text[64];
+    char *colon;
+
+    (void)unsetenv("NCCL_ALGO");
+    (void)unsetenv("NCCL_PROTO");
+    if (strcmp(combination, "own") == 0)
+        return;
+    (void)snprintf(text, sizeof text, "%s", combination);
+    colon = strchr(text, ':');
+    if (colon) {
+        *colon = '\0';
+        if (colon[1])
+            (void)setenv("NCCL_PROTO", colon + 1, 1);
+    }
+    /* a ring for what the algorithm cannot do */
+    if (strcmp(text, "Tree") == 0)
+        (void)setenv("NCCL_ALGO", "allreduce:tree;allgather:ring;reducescatter:ring",
+                     1);
+    else if (strcmp(text, "PAT") == 0)
+        (void)setenv("NCCL_ALGO", "allreduce:ring;allgather:pat;reducescatter:pat", 1);
+    else
+        (void)setenv("NCCL_ALGO", text, 1);
 }
 
-static ncclResult_t average(void)
+static void read_id(FILE *ids, ncclUniqueId *id)
 {
-    return nccl.AllReduce(in, out, count, ncclFloat32, ncclAvg, comm, stream);
+    char line[2 * sizeof *id + 2]; /* with its end */
+
+    if (!fgets(line, sizeof line, ids)) {
+        printf("Bail out! no more ids\n");
+        exit(1);
+    }
+    for (size_t i = 0; i < sizeof *id; i++) {
+        unsigned byte = 0;
+
+        if (sscanf(line + 2 * i, "%2x", &byte) != 1) {
+            printf("Bail out! a line of ids has 256 digits\n");
+            exit(1);
+        }
+        id->internal[i] = (char)byte;
+    }
 }
 
-static ncclResult_t maximum(void)
+static void run_combination(const char *combination, FILE *ids, const char *counts,
+                            const char *types)
 {
-    return nccl.AllReduce(in, out, count, ncclFloat32, ncclMax, comm, stream);
-}
+    ncclUniqueId id;
+    double began = seconds();
 
-static ncclResult_t all_gather(void)
-{
-    return nccl.AllGather(in, out, count, ncclFloat32, comm, stream);
-}
+    printf("# begin %s\n", combination);
+    fflush(stdout);
+    (void)snprintf(doing, sizeof doing, "ncclCommInitRank");
+    read_id(ids, &id);
+    choose(combination);
+    alarm(LIMIT_S);
+    must(nccl.CommInitRank(&comm, n, id, rank), "ncclCommInitRank");
+    printf("# n=%d %s: set-up in %.3f s\n", n, combination, seconds() - began);
+    for (int call = 0; call < CALLS; call++)
+        for (const char *at = counts; *at;) {
+            char *end;
+            size_t count = strtoull(at, &end, 10);
+            size_t most = (size_t)n * count * 8;
 
-static ncclResult_t reduce_scatter(void)
-{
-    return nccl.ReduceScatter(in, out, count, ncclFloat32, ncclSum, comm, stream);
-}
-
-static ncclResult_t broadcast_virtual(void)
-{
-    return nccl.Broadcast(in, out, count, ncclFloat32, (rank + 1) % n, comm, stream);
-}
-
-static ncclResult_t broadcast_real(void)
-{
-    return nccl.Broadcast(in, out, count, ncclFloat32, rank, comm, stream);
-}
-
-static ncclResult_t neighbours(void)
-{
-    nccl.GroupStart();
-    nccl.Send(in, count, ncclFloat32, (rank + 1) % n, comm, stream);
-    nccl.Recv(out, count, ncclFloat32, (rank + n - 1) % n, comm, stream);
-    return nccl.GroupEnd();
-}
-
-static float same(size_t i)
-{
-    return value(i);
-}
-
-static float nth(size_t i)
-{
-    return value(i) / (float)n;
-}
-
-static float block(size_t i)
-{
-    return value(i % count);
-}
-
-static float share(size_t i)
-{
-    return value((size_t)rank * count + i);
-}
-
-static float zero(size_t i)
-{
-    (void)i;
-    return 0;
+            if (most <= room && (call != ALL_TO_ALL || n <= 128))
+                check(combination, (enum call)call, count, types);
+            at = *end ? end + 1 : end;
+        }
+    (void)snprintf(doing, sizeof doing, "ncclCommDestroy");
+    alarm(LIMIT_S);
+    must((int)nccl.CommDestroy(comm), "ncclCommDestroy");
+    alarm(0);
+    printf("# end %s\n", combination);
+    fflush(stdout);
 }
 
 int main(int argc, char **argv)
 {
-    ncclUniqueId id = {{0}};
-    const char *hex = "";
-    int option, rounds = 1, version = 0;
-    double began;
+    const char *counts = "1,1000,100003", *types = "all";
+    FILE *ids = NULL;
+    int option, version = 0;
 
-    while ((option = getopt(argc, argv, "n:r:i:c:k:")) != -1)
+    while ((option = getopt(argc, argv, "n:r:i:c:t:")) != -1)
         switch (option) {
         case 'n':
             n = atoi(optarg);
@@ -232,51 +392,35 @@ int main(int argc, char **argv)
             rank = atoi(optarg);
             break;
         case 'i':
-            hex = optarg;
+            ids = fopen(optarg, "r");
             break;
         case 'c':
-            count = strtoull(optarg, NULL, 0);
+            counts = optarg;
             break;
-        case 'k':
-            rounds = atoi(optarg);
+        case 't':
+            types = optarg;
             break;
         default:
             return 2;
         }
-    if (n < 2 || rank < 0 || rank >= n || strlen(hex) != 2 * sizeof id)
+    if (n < 2 || rank < 0 || rank >= n || !ids || optind == argc)
         return 2;
-    for (size_t i = 0; i < sizeof id; i++) {
-        unsigned byte = 0;
-
-        if (sscanf(hex + 2 * i, "%2x", &byte) != 1)
-            return 2;
-        id.internal[i] = (char)byte;
-    }
     signal(SIGALRM, on_alarm);
-    alarm(50);
+    alarm(2 * LIMIT_S);
     open_libraries();
     must(cuda.stream_create(&stream, 1), "cudaStreamCreate");
     must(nccl.GetVersion(&version), "ncclGetVersion");
-    doing = "ncclCommInitRank";
-    began = seconds();
-    must(nccl.CommInitRank(&comm, n, id, rank), "ncclCommInitRank");
-    printf("# NCCL %d: set-up of %d ranks in %.3f s\n", version, n, seconds() - began);
-    must(cuda.malloc((void **)&in, (size_t)n * count * 4), "cudaMalloc");
-    must(cuda.malloc((void **)&out, (size_t)n * count * 4), "cudaMalloc");
-    host = malloc((size_t)n * count * 4);
-    if (!host)
+    printf("# NCCL %d\n", version);
+    room = (size_t)128 << 20;
+    must(cuda.malloc((void **)&in, room), "cudaMalloc");
+    must(cuda.malloc((void **)&out, room), "cudaMalloc");
+    host = malloc(room);
+    want = malloc(room);
+    if (!host || !want)
         return 1;
-    for (int k = 0; k < rounds; k++) {
-        check("all-reduce sum", count, count, all_reduce, same);
-        check("all-reduce max", count, count, maximum, same);
-        check("all-reduce avg", count, count, average, nth);
-        check("all-gather", count, (size_t)n * count, all_gather, block);
-        check("reduce-scatter", (size_t)n * count, count, reduce_scatter, share);
-        check("broadcast from a real root", count, count, broadcast_real, same);
-        check("broadcast from a virtual root", count, count, broadcast_virtual, zero);
-        check("send and receive", count, count, neighbours, zero);
-    }
-    must((int)nccl.CommDestroy(comm), "ncclCommDestroy");
+    for (int i = optind; i < argc; i++)
+        run_combination(argv[i], ids, counts, types);
+    (void)fclose(ids);
     printf("1..%d\n", tests);
     return failures ? 1 : 0;
 }
