@@ -247,6 +247,8 @@ static int plan_is_current(const char *dir, const struct crystal_layout *l)
         return 0;
     same = old.wire_bytes_per_s == l->wire_bytes_per_s &&
            old.wire_latency_ns == l->wire_latency_ns &&
+           old.plan_passes == l->plan_passes &&
+           old.plan_tolerance_ppm == l->plan_tolerance_ppm &&
            old.sandbox_count == l->sandbox_count &&
            memcmp(old.sandbox, l->sandbox, l->sandbox_count * sizeof *l->sandbox) == 0;
     crystal_layout_fini(&old);

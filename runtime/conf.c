@@ -11,10 +11,17 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum type { TYPE_BOOL, TYPE_COUNT, TYPE_BANDWIDTH, TYPE_DURATION, TYPE_TEXT };
+enum type {
+    TYPE_BOOL,
+    TYPE_COUNT,
+    TYPE_BANDWIDTH,
+    TYPE_DURATION,
+    TYPE_PERCENT,
+    TYPE_TEXT
+};
 
-static const char *const type_names[] = {"yes or no", "count", "bandwidth", "duration",
-                                         "text"};
+static const char *const type_names[] = {"yes or no", "count",      "bandwidth",
+                                         "duration",  "percentage", "text"};
 
 /* The default network is that of an ordinary 10 Gbit/s cluster: slow enough that a
  * machine without a GPU can play the sandbox's own traffic at that speed. */
@@ -34,6 +41,10 @@ static const struct key {
      "10Gb/s", "bandwidth of one NIC of the target, 0 for infinitely fast"},
     {"wire.latency", TYPE_DURATION, offsetof(struct crystal_conf, wire_latency_ns),
      "50us", "time that a message travels between two NICs of the target"},
+    {"plan.passes", TYPE_COUNT, offsetof(struct crystal_conf, plan_passes), "3",
+     "how often plan measures at most: at once, then in the time that it has composed"},
+    {"plan.tolerance", TYPE_PERCENT, offsetof(struct crystal_conf, plan_tolerance_ppm),
+     "2%", "plan ends when two passes compose iterations that differ by less"},
     {"job_dir", TYPE_TEXT, offsetof(struct crystal_conf, job_dir), "./crystal.%x",
      "where job directories go; %x is the job's name, %u the user"},
     {"request.gres_per_node", TYPE_TEXT, offsetof(struct crystal_conf, gres_per_node),
@@ -122,6 +133,11 @@ static int set_value(struct crystal_conf *conf, const struct key *key, const cha
             return -EINVAL;
         *(int64_t *)field = (int64_t)value;
         return 0;
+    }
+    case TYPE_PERCENT: {
+        static const struct unit units[] = {{"", 1e4}, {"%", 1e4}, {NULL, 0}};
+
+        return scaled(text, units, field);
     }
     case TYPE_BANDWIDTH:
         return crystal_bandwidth_parse(text, field);

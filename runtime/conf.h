@@ -20,8 +20,10 @@ struct crystal_conf {
     int64_t logical_ranks_max;
     uint64_t wire_bytes_per_s;
     uint64_t wire_latency_ns;
-    char *job_dir;       /* template with %u user, %x job name; owned */
-    char *gres_per_node; /* owned; empty = ask for nothing */
+    int64_t plan_passes;         /* at most */
+    uint64_t plan_tolerance_ppm; /* of an iteration */
+    char *job_dir;               /* template with %u user, %x job name; owned */
+    char *gres_per_node;         /* owned; empty = ask for nothing */
     struct crystal_conf_env *env;
     size_t env_count;
 };

@@ -39,6 +39,8 @@ struct crystal_layout {
     int payload_all;
     uint64_t wire_bytes_per_s; /* wire.bandwidth */
     uint64_t wire_latency_ns;  /* wire.latency */
+    uint32_t plan_passes;      /* plan.passes, at least 1 */
+    uint32_t plan_tolerance_ppm;
     uint64_t fingerprint; /* program, arguments (outside stage rules), grid, versions */
     char job_name[64];
     char **program; /* argv of the program, NULL-terminated; owned; may be NULL */

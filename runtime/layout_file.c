@@ -58,6 +58,8 @@ static int print(FILE *out, const struct crystal_layout *l)
                 l->iterations, l->payload_all ? "all" : "control");
         fprintf(out, "wire:\n  bytes_per_s: %" PRIu64 "\n  latency_ns: %" PRIu64 "\n",
                 l->wire_bytes_per_s, l->wire_latency_ns);
+        fprintf(out, "plan:\n  passes: %u\n  tolerance_ppm: %u\n", l->plan_passes,
+                l->plan_tolerance_ppm);
         fprintf(out, "fingerprint: \"%016" PRIx64 "\"\n", l->fingerprint);
         if (l->program && l->program[0]) {
             fprintf(out, "program:\n");
@@ -136,6 +138,22 @@ static int count(struct reading *r, const char *key, uint64_t max, int base,
         return crystal_error_set(r->err, EINVAL,
                                  "%s: %s: '%s' is no number from 0 to %" PRIu64,
                                  r->path, key, value, max);
+    return 0;
+}
+
+/* Layouts of older versions have no plan section: one pass. */
+static int plan(struct reading *r, struct crystal_layout *l)
+{
+    uint64_t passes = 1, tolerance_ppm = 0;
+
+    if (crystal_yaml_get(r->map, "plan.passes") &&
+        (count(r, "plan.passes", UINT32_MAX, 10, &passes) ||
+         count(r, "plan.tolerance_ppm", UINT32_MAX, 10, &tolerance_ppm)))
+        return -EINVAL;
+    if (passes == 0)
+        return crystal_error_set(r->err, EINVAL, "%s: plan.passes is 0", r->path);
+    l->plan_passes = (uint32_t)passes;
+    l->plan_tolerance_ppm = (uint32_t)tolerance_ppm;
     return 0;
 }
 
@@ -224,7 +242,8 @@ static int read_all(struct reading *r, struct crystal_layout *l)
         ranks(r, "sandbox", (uint32_t)n, &l->sandbox, &l->sandbox_count) ||
         ranks(r, "live", (uint32_t)n, &l->live, &l->live_count) ||
         word(r, "live_mode", "replica", "all", &all) ||
-        word(r, "payload", "control", "all", &l->payload_all) || program(r, l))
+        word(r, "payload", "control", "all", &l->payload_all) || plan(r, l) ||
+        program(r, l))
         return -EINVAL;
     name = text(r, "job_name");
     if (!name)

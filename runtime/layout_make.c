@@ -16,6 +16,7 @@
 #include <xxhash.h>
 
 #define RANKS_PER_NODE_DEFAULT 8
+#define PASSES_MAX             100U
 #define ITERATIONS_DEFAULT     3
 #define ITERATIONS_MAX         1000000
 #define PROGRAM_FILE_BYTES_MAX (16L << 20)
@@ -296,6 +297,11 @@ int crystal_layout_make(const struct crystal_layout_options *options,
                    options->job_name ? options->job_name : "job");
     l.wire_bytes_per_s = conf->wire_bytes_per_s;
     l.wire_latency_ns = conf->wire_latency_ns;
+    l.plan_passes =
+        conf->plan_passes < PASSES_MAX ? (uint32_t)conf->plan_passes : PASSES_MAX;
+    l.plan_tolerance_ppm = conf->plan_tolerance_ppm < UINT32_MAX
+                               ? (uint32_t)conf->plan_tolerance_ppm
+                               : UINT32_MAX;
     l.fingerprint = fingerprint(&l, options->parallel);
     *ret = l;
     return 0;

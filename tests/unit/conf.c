@@ -140,6 +140,9 @@ static void example_file_is_the_table(void)
     CHECK_EQ(example.logical_ranks_max, defaults.logical_ranks_max);
     CHECK_EQ(example.wire_bytes_per_s, defaults.wire_bytes_per_s);
     CHECK_EQ(example.wire_latency_ns, defaults.wire_latency_ns);
+    CHECK_EQ(example.plan_passes, defaults.plan_passes);
+    CHECK_EQ(example.plan_tolerance_ppm, defaults.plan_tolerance_ppm);
+    CHECK_EQ(defaults.plan_tolerance_ppm, 20000);
     CHECK_STR(example.job_dir, defaults.job_dir);
     CHECK_STR(example.gres_per_node, defaults.gres_per_node);
     CHECK(read_source("etc/crystal.yaml", text, sizeof text) > 0);
