@@ -65,7 +65,9 @@ struct crystal_board_header {
     _Atomic uint32_t bell_waits;  /* the agent sleeps: a ring has to wake it */
     _Atomic uint32_t timeline;    /* enum crystal_board_timeline; the driver */
     uint32_t ranks_per_node;      /* of the target; 0 counts as 1 */
-    uint64_t reserved[13];
+    _Atomic uint64_t payload_late_count; /* operations whose recorded floats were not
+                                            read ahead in time */
+    uint64_t reserved[12];
 };
 
 /* What virtual ranks do. */

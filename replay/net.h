@@ -23,6 +23,7 @@
 #define CRYSTAL_NET_COMMS    4096
 
 struct crystal_graph;
+struct crystal_prefetch;
 struct crystal_run_writer;
 struct crystal_lines;
 struct crystal_pats;
@@ -33,7 +34,8 @@ struct crystal_trees;
 struct crystal_net_module {
     struct crystal_board *board; /* NULL without CRYSTAL_BOARD */
     struct crystal_board_header *head;
-    struct crystal_graph *graph; /* NULL without recorded payload */
+    struct crystal_graph *graph;       /* NULL without recorded payload */
+    struct crystal_prefetch *prefetch; /* NULL but with --crystal-payload=all */
     struct crystal_wire wire;
     struct crystal_nic nic; /* the egress of this process */
     uint32_t lrank;         /* UINT32_MAX if unknown */

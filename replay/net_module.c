@@ -15,6 +15,7 @@
 #include "replay/virtual_pat.h"
 #include "replay/virtual_tree.h"
 #include "runtime/env.h"
+#include "replay/net_prefetch.h"
 #include "runtime/graph.h"
 #include "runtime/log.h"
 
@@ -103,6 +104,11 @@ static int board_read(struct crystal_net_module *m, struct crystal_error *err)
         m->graph = crystal_graph_open(m->head->graph_path, err);
         if (!m->graph)
             return -err->code;
+        if (m->head->payload_all && m->lrank < crystal_graph_lrank_count(m->graph))
+            m->prefetch = crystal_prefetch_create(m->graph, m->lrank,
+                                                  CRYSTAL_PREFETCH_BYTES, err);
+        if (m->head->payload_all && !m->prefetch)
+            return err->code ? -err->code : -EINVAL;
     }
     return 0;
 }

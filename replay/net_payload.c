@@ -4,6 +4,7 @@
 #include "replay/net_payload.h"
 
 #include "replay/net.h"
+#include "replay/net_prefetch.h"
 #include "runtime/graph.h"
 #include "runtime/log.h"
 #include "runtime/nccl_names.h"
@@ -29,7 +30,13 @@ int crystal_payload_init(struct crystal_net_comm *comm,
                                  "job.graph; run the graph stage again",
                                  entry->name, entry->graph_comm);
     comm->records = crystal_records_create(g, entry->graph_comm, module->lrank, err);
-    return comm->records ? 0 : -ENOMEM;
+    if (!comm->records)
+        return -ENOMEM;
+    return module->prefetch
+               ? crystal_prefetch_add(module->prefetch, entry->graph_comm,
+                                      crystal_board_is_real(module->board, entry),
+                                      entry->nranks, err)
+               : 0;
 }
 
 void crystal_payload_fini(struct crystal_net_comm *comm)
@@ -56,6 +63,18 @@ static int is_real(const struct crystal_operation *op, uint32_t crank)
     struct crystal_board_comm *entry = atomic_load(&op->comm->board);
 
     return !entry || crystal_board_is_real(op->comm->module->board, entry)[crank];
+}
+
+/* Its recorded floats are needed now. from: the sender of a transfer, else UINT32_MAX.
+ */
+static void use_tell(const struct crystal_operation *op, uint32_t from)
+{
+    struct crystal_net_module *module = op->comm->module;
+    struct crystal_board_comm *entry = atomic_load(&op->comm->board);
+
+    if (module->prefetch && entry &&
+        crystal_prefetch_use(module->prefetch, entry->graph_comm, from, op->graph_seq))
+        (void)atomic_fetch_add(&module->head->payload_late_count, 1);
 }
 
 static void repeat_tell(struct crystal_operation *op)
@@ -98,6 +117,8 @@ int crystal_payload_plan(struct crystal_operation *op, struct crystal_payload_pl
     /* the factor of a pre-multiplied sum is not recorded */
     plan.is_bulk = !plan.is_unneeded && !plan.is_recorded && record &&
                    plan.redop <= ncclAvg && op->comm->module->head->payload_all;
+    if (plan.is_bulk)
+        use_tell(op, UINT32_MAX);
     *ret = plan;
     return 0;
 }
@@ -257,6 +278,8 @@ int crystal_payload_p2p(struct crystal_operation *op, uint64_t offset, uint64_t 
     if (op->comm->records) {
         if (p2p_at(op, &at, &offset))
             return crystal_error_set(err, ENOMEM, "out of memory for recorded payload");
+        if (offset == 0)
+            use_tell(op, at.pair);
         code = crystal_records_find(op->comm->records, &at, op->peer, offset, bytes,
                                     ret, &have);
     }

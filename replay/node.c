@@ -251,9 +251,11 @@ static void print_run(struct crystal_node *node, FILE *out)
             head->wire_bytes_per_s, head->wire_latency_ns, head->message_overhead_ns);
     fprintf(out,
             "counters:\n  standin_ops: %" PRIu64 "\n  standin_bytes: %" PRIu64
-            "\n  late_count: %" PRIu64 "\n  late_max_ns: %" PRIu64 "\n",
+            "\n  late_count: %" PRIu64 "\n  late_max_ns: %" PRIu64
+            "\n  payload_late_count: %" PRIu64 "\n",
             atomic_load(&head->standin_ops), atomic_load(&head->standin_bytes),
-            atomic_load(&head->late_count), atomic_load(&head->late_max_ns));
+            atomic_load(&head->late_count), atomic_load(&head->late_max_ns),
+            atomic_load(&head->payload_late_count));
     fprintf(out,
             "  dropped_connections: %" PRIu64 "\n  checkins: %" PRIu64
             "\n  real_only_communicators: %" PRIu64 "\n",

@@ -147,6 +147,7 @@ static int read_run(struct report *r, struct crystal_error *err)
     r->standin_bytes = number(&map, "counters.standin_bytes");
     r->late_count = number(&map, "counters.late_count");
     r->late_max_ns = number(&map, "counters.late_max_ns");
+    r->payload_late_count = number(&map, "counters.payload_late_count");
     r->wire_bytes_per_s = number(&map, "wire.bytes_per_s");
     r->wire_latency_ns = number(&map, "wire.latency_ns");
     r->overhead_ns = number(&map, "wire.message_overhead_ns");

@@ -81,6 +81,7 @@ struct report {
     char (*names)[64]; /* of groups, by communicator; empty: not asked for yet */
     /* run.yaml */
     uint64_t standin_ops, standin_bytes, late_count, late_max_ns;
+    uint64_t payload_late_count;
     uint64_t wire_bytes_per_s, wire_latency_ns, overhead_ns;
     char timeline[32], transport[64], failure[256], wire_kind[32];
     uint32_t modelled_reps; /* representatives whose gaps are MODELLED */

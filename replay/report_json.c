@@ -144,9 +144,10 @@ void rp_print_json(const struct report *r, FILE *out)
     fprintf(out,
             "  \"standin_operations\": %" PRIu64 ",\n  \"standin_bytes\": %" PRIu64
             ",\n  \"late_messages\": %" PRIu64 ",\n  \"late_max_ns\": %" PRIu64
+            ",\n  \"late_payloads\": %" PRIu64
             ",\n  \"modelled_representatives\": %u,\n  \"timeline\": ",
             r->standin_ops, r->standin_bytes, r->late_count, r->late_max_ns,
-            r->modelled_reps);
+            r->payload_late_count, r->modelled_reps);
     rp_json_text(out, r->timeline);
     fprintf(out, ",\n  \"failure\": ");
     rp_json_text(out, r->failure);

@@ -202,6 +202,11 @@ static void deviations(const struct report *r, FILE *out)
                 " message%s came later than the timeline said, by %.3f ms at "
                 "most:\n  this machine was too busy.\n",
                 r->late_count, r->late_count == 1 ? "" : "s", ms(r->late_max_ns));
+    if (r->payload_late_count)
+        fprintf(out,
+                "- Recorded payload of %" PRIu64
+                " operation%s was read from disk when it was needed,\n  not ahead.\n",
+                r->payload_late_count, r->payload_late_count == 1 ? "" : "s");
     if (strcmp(r->timeline, "stuck") == 0)
         fprintf(out, "- Sandbox ranks waited for virtual ranks that never came; from "
                      "then on these\n  answered at once. Times behind that are not the "

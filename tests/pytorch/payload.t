@@ -6,7 +6,7 @@ steps=20
 set -- --tp 2 --pp 2 --steps $steps --data "$CRYSTAL_SRCDIR/LICENSE" --log-all
 
 real() {
-    torchrun 16 "$gpt" "$@" >"$tmp/real" 2>"$tmp/err" || { tail -40 "$tmp/err"; return 1; }
+    torchrun 16 "$gpt" "$@" >"$tmp/real" 2>"$tmp/err" || { tail -n 40 "$tmp/err"; return 1; }
 }
 
 # emulated OPTION...: the stages by hand; output of the sandbox in the file emulated.
@@ -16,7 +16,7 @@ emulated() {
         --iterations=$steps --job-dir="$tmp/job" --write -- "$python" "$gpt" "$@" || return
     for stage in capture graph plan emulate; do
         "$CRYSTAL_BUILDDIR/scrystal" $stage --job="$tmp/job" >"$tmp/emulated" 2>&1 ||
-            { tail -40 "$tmp/emulated" "$tmp"/job/log/*; return 1; }
+            { tail -n 40 "$tmp/emulated" "$tmp"/job/log/*; return 1; }
     done
 }
 

@@ -111,7 +111,7 @@ static const char run_yaml[] =
     "wire:\n  kind: modelled\n  transport: host memory, no network\n"
     "  bytes_per_s: 1000000000\n  latency_ns: 1000\n  message_overhead_ns: 500\n"
     "counters:\n  standin_ops: 10\n  standin_bytes: 1310720\n  late_count: 3\n"
-    "  late_max_ns: 456789\nfailure: \"\"\n";
+    "  late_max_ns: 456789\n  payload_late_count: 2\nfailure: \"\"\n";
 
 static void make(struct job *j)
 {
