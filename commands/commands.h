@@ -32,5 +32,6 @@ CRYSTAL_COMMAND(show);
 CRYSTAL_COMMAND(doctor);
 CRYSTAL_COMMAND(coord);
 CRYSTAL_COMMAND(agent);
+CRYSTAL_COMMAND(verify);
 
 #endif

@@ -38,17 +38,39 @@ void crystal_program_destroy(struct crystal_program *p)
     free(p);
 }
 
-/* The slot behind the event that record `at` waits for: the number, among those of its
- * iteration, of the nearest RECORD before it, be it in this iteration or in the one
- * before. numbers[i - before] is that number of record i. */
-static uint32_t event_slot(const struct crystal_op *ops, const uint32_t *numbers,
-                           uint64_t before, uint64_t at, uint32_t slot_count)
+/* The latest RECORD of each event: its number among those of its iteration. */
+struct events {
+    struct {
+        uint32_t event, number;
+        bool is_used;
+    } * places;
+    uint64_t mask;
+};
+
+static int events_init(struct events *e, uint64_t record_count)
 {
-    for (uint64_t i = at; i-- > before;)
-        if (ops[i].kind == CRYSTAL_OP_RECORD && ops[i].peer == ops[at].peer)
-            return numbers[i - before] < slot_count ? numbers[i - before]
-                                                    : CRYSTAL_PROGRAM_NONE;
-    return CRYSTAL_PROGRAM_NONE;
+    uint64_t capacity = 16;
+
+    while (capacity < 2 * record_count)
+        capacity *= 2;
+    e->mask = capacity - 1;
+    e->places = calloc(capacity, sizeof *e->places);
+    return e->places ? 0 : -ENOMEM;
+}
+
+static uint32_t *events_get(struct events *e, uint32_t event, bool makes)
+{
+    uint64_t i = event * UINT64_C(0x9e3779b97f4a7c15) >> 20 & e->mask;
+
+    while (e->places[i].is_used && e->places[i].event != event)
+        i = (i + 1) & e->mask;
+    if (!e->places[i].is_used) {
+        if (!makes)
+            return NULL;
+        e->places[i].is_used = true;
+        e->places[i].event = event;
+    }
+    return &e->places[i].number;
 }
 
 static uint32_t pair_find(struct crystal_program *p, const struct crystal_op *op)
@@ -113,49 +135,104 @@ static void instr_fill(struct crystal_program *p, const struct crystal_op *op,
     }
 }
 
-static int compile(struct crystal_program *p, const struct crystal_op *ops,
-                   const uint64_t *marks, uint32_t mark_count)
+/* Which records are an iteration, and where the one before begins. */
+struct range {
+    uint64_t first; /* of all iterations: behind what was before */
+    uint64_t before, begin, end;
+    bool with_kernels;
+};
+
+/* Events that are waited for, of this iteration or the one before, become the slots of
+ * their RECORD in this one. */
+static int events_resolve(struct crystal_program *p, const struct crystal_op *ops,
+                          const struct range *range)
 {
-    uint64_t begin = marks[mark_count - 2], end = marks[mark_count - 1];
-    uint64_t before = mark_count > 2 ? marks[mark_count - 3] : begin;
-    uint32_t *numbers, number = 0;
+    uint32_t number = 0, instr = 0, *latest;
+    struct events events;
+
+    if (events_init(&events, range->end - range->before))
+        return -ENOMEM;
+    for (uint64_t i = range->before; i < range->end; i++) {
+        if (i == range->begin)
+            number = 0;
+        if (ops[i].kind == CRYSTAL_OP_RECORD)
+            *events_get(&events, ops[i].peer, true) = number++;
+        while (instr < p->instr_count && p->instrs[instr].record < i)
+            instr++;
+        if (instr == p->instr_count || p->instrs[instr].record != i ||
+            (ops[i].kind != CRYSTAL_OP_WAIT && ops[i].kind != CRYSTAL_OP_SWAIT))
+            continue;
+        latest = events_get(&events, ops[i].peer, false);
+        if (latest && *latest < p->event_count)
+            p->instrs[instr].slot = *latest;
+    }
+    free(events.places);
+    return 0;
+}
+
+static int compile(struct crystal_program *p, const struct crystal_op *ops,
+                   const struct range *range)
+{
+    uint64_t begin = range->begin, end = range->end;
     uint16_t *streams;
 
     for (uint64_t i = begin; i < end; i++)
         if (is_p2p(&ops[i]) && pair_add(p, &ops[i]))
             return -ENOMEM;
-    for (uint64_t i = 0; i < marks[0]; i++) {
+    for (uint64_t i = 0; i < range->first; i++) {
         if (ops[i].kind == CRYSTAL_OP_COLL)
             p->coll_before[ops[i].comm]++;
         if (is_p2p(&ops[i]) && pair_find(p, &ops[i]) != CRYSTAL_PROGRAM_NONE)
             p->pairs[pair_find(p, &ops[i])].before++;
     }
     streams = malloc((UINT16_MAX + 1) * sizeof *streams);
-    p->instrs = malloc((size_t)(end - begin) * sizeof *p->instrs);
-    numbers = malloc((size_t)(end - before) * sizeof *numbers);
-    if (!streams || !p->instrs || !numbers) {
+    p->instrs = malloc((size_t)(end - begin + 1) * sizeof *p->instrs);
+    if (!streams || !p->instrs) {
         free(streams);
-        free(numbers);
         return -ENOMEM;
-    }
-    for (uint64_t i = before; i < end; i++) {
-        if (i == begin)
-            number = 0;
-        numbers[i - before] = number;
-        number += ops[i].kind == CRYSTAL_OP_RECORD;
     }
     memset(streams, 0xff, (UINT16_MAX + 1) * sizeof *streams);
     for (uint64_t i = begin; i < end; i++)
-        if (crystal_program_is_instr(&ops[i]))
+        if (crystal_program_is_instr(&ops[i]) &&
+            (range->with_kernels || ops[i].kind != CRYSTAL_OP_KERNEL))
             instr_fill(p, &ops[i], i, streams);
-    for (uint32_t i = 0; i < p->instr_count; i++)
-        if (p->instrs[i].kind == CRYSTAL_OP_WAIT ||
-            p->instrs[i].kind == CRYSTAL_OP_SWAIT)
-            p->instrs[i].slot =
-                event_slot(ops, numbers, before, p->instrs[i].record, p->event_count);
-    free(numbers);
     free(streams);
-    return 0;
+    return events_resolve(p, ops, range);
+}
+
+static struct crystal_program *create(const struct crystal_graph *g, uint32_t rep,
+                                      const struct range *range,
+                                      struct crystal_error *err)
+{
+    uint32_t lrank = crystal_graph_rep_lrank(g, rep);
+    struct crystal_program *p = calloc(1, sizeof *p);
+    uint64_t op_count;
+    const struct crystal_op *ops = crystal_graph_ops(g, rep, &op_count);
+
+    if (!p)
+        goto err_memory;
+    p->rep = rep;
+    p->local_count = crystal_graph_local_count(g, lrank);
+    p->coll_before = calloc(p->local_count + 1, sizeof *p->coll_before);
+    p->coll_each = calloc(p->local_count + 1, sizeof *p->coll_each);
+    if (!p->coll_before || !p->coll_each || compile(p, ops, range))
+        goto err_memory;
+    return p;
+
+err_memory:
+    crystal_program_destroy(p);
+    (void)crystal_error_set(err, ENOMEM, "rank %u: out of memory", lrank);
+    return NULL;
+}
+
+struct crystal_program *crystal_program_create_range(const struct crystal_graph *g,
+                                                     uint32_t rep, uint64_t begin,
+                                                     uint64_t end, int with_kernels,
+                                                     struct crystal_error *err)
+{
+    struct range range = {0, begin, begin, end, with_kernels != 0};
+
+    return create(g, rep, &range, err);
 }
 
 struct crystal_program *crystal_program_create(const struct crystal_graph *g,
@@ -163,9 +240,7 @@ struct crystal_program *crystal_program_create(const struct crystal_graph *g,
 {
     uint32_t lrank = crystal_graph_rep_lrank(g, rep), mark_count;
     const uint64_t *marks = crystal_graph_marks(g, rep, &mark_count);
-    struct crystal_program *p;
-    uint64_t op_count;
-    const struct crystal_op *ops = crystal_graph_ops(g, rep, &op_count);
+    struct range range;
 
     if (mark_count < 2) {
         (void)crystal_error_set(err, ENODATA,
@@ -174,19 +249,10 @@ struct crystal_program *crystal_program_create(const struct crystal_graph *g,
                                 lrank);
         return NULL;
     }
-    p = calloc(1, sizeof *p);
-    if (!p)
-        goto err_memory;
-    p->rep = rep;
-    p->local_count = crystal_graph_local_count(g, lrank);
-    p->coll_before = calloc(p->local_count + 1, sizeof *p->coll_before);
-    p->coll_each = calloc(p->local_count + 1, sizeof *p->coll_each);
-    if (!p->coll_before || !p->coll_each || compile(p, ops, marks, mark_count))
-        goto err_memory;
-    return p;
-
-err_memory:
-    crystal_program_destroy(p);
-    (void)crystal_error_set(err, ENOMEM, "rank %u: out of memory", lrank);
-    return NULL;
+    range.first = marks[0];
+    range.begin = marks[mark_count - 2];
+    range.end = marks[mark_count - 1];
+    range.before = mark_count > 2 ? marks[mark_count - 3] : range.begin;
+    range.with_kernels = true;
+    return create(g, rep, &range, err);
 }

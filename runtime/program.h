@@ -57,6 +57,12 @@ int crystal_program_is_instr(const struct crystal_op *op);
 /* NULL on failure, also where the graph has no iterations for rep. */
 struct crystal_program *crystal_program_create(const struct crystal_graph *g,
                                                uint32_t rep, struct crystal_error *err);
+/* The same of the records begin .. end, which are one iteration with nothing before it
+ * that it could wait for. Kernels are left out where with_kernels is 0. */
+struct crystal_program *crystal_program_create_range(const struct crystal_graph *g,
+                                                     uint32_t rep, uint64_t begin,
+                                                     uint64_t end, int with_kernels,
+                                                     struct crystal_error *err);
 void crystal_program_destroy(struct crystal_program *p);
 
 #endif

@@ -50,6 +50,7 @@ struct crystal_timeline_config {
     const uint32_t *scale_ppm; /* by lrank: its computation takes so many millionths of
                                   its time; borrowed until create; may be NULL */
     const uint8_t *is_outside; /* by lrank: its arrivals are fed; NULL: none is */
+    int is_untimed;            /* only who waits for whom: transfers take no time */
     uint64_t iterations;       /* to run; 0: for ever */
     uint64_t
         slow_ppm_of_one; /* computation of slow_lrank is longer by so much; 0: none */
@@ -98,6 +99,23 @@ int crystal_timeline_is_done(const struct crystal_timeline *t);
  * where all are done. */
 int crystal_timeline_explain(const struct crystal_timeline *t,
                              struct crystal_error *err);
+/* Why nothing goes on, once advance has come back: rank after rank, each waits for the
+ * next. The last one either waits for one before it, which closes a cycle, or has ended
+ * its iterations, or waits for a rank from outside. */
+struct crystal_timeline_wait {
+    uint32_t lrank;
+    uint32_t instr; /* what it waits in, NONE (UINT32_MAX): it has ended */
+    uint32_t comm;
+    uint64_t seq;       /* of the collective, or of the message of this pair */
+    uint32_t for_lrank; /* who has not arrived there; UINT32_MAX: nobody is missing */
+    uint32_t missing_count; /* members of a collective that have not */
+};
+/* At most capacity steps from the first rank that is not done. Returns how many, 0
+ * where all are done; *ret_cycle is the step with which the cycle begins, capacity
+ * where there is none. */
+uint32_t crystal_timeline_witness(const struct crystal_timeline *t,
+                                  struct crystal_timeline_wait *steps,
+                                  uint32_t capacity, uint32_t *ret_cycle);
 /* Operations of inside ranks that have ended so far: collectives, sends, receives and
  * kernels. */
 uint64_t crystal_timeline_event_count(const struct crystal_timeline *t);

@@ -83,7 +83,9 @@ static void coll_end(struct crystal_timeline *t, struct tl_comm *comm,
                      struct tl_coll *coll)
 {
     coll->is_ended = true;
-    if (coll->is_described)
+    if (t->config.is_untimed)
+        memset(t->ends, 0, comm->nranks * sizeof *t->ends);
+    if (coll->is_described && !t->config.is_untimed)
         crystal_transfer_plan_ends(plan_of(t, comm->wire, coll->call), coll->arrive,
                                    t->ends, t->scratch);
     /* ranks are put on the stack from behind, so that the first one runs first */

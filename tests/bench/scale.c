@@ -5,6 +5,7 @@
 
 #include "runtime/predict.h"
 #include "runtime/synth.h"
+#include "runtime/verify.h"
 
 #include <fcntl.h>
 #include <stdio.h>
@@ -115,6 +116,18 @@ static double cold_open_ms(void)
     return (now_s() - begin) * 1e3;
 }
 
+static void verify(const struct crystal_graph *g)
+{
+    double begin = clock_s(CLOCK_PROCESS_CPUTIME_ID);
+    struct crystal_verdict verdict;
+
+    MUST(crystal_verify(g, &verdict, &err));
+    MUST(!verdict.is_sound);
+    crystal_verdict_fini(&verdict);
+    printf("verify.qwen8192.seconds %.2f s\n",
+           clock_s(CLOCK_PROCESS_CPUTIME_ID) - begin);
+}
+
 static double ns_per_op(uint32_t dp, uint32_t times)
 {
     struct crystal_synth s;
@@ -151,6 +164,7 @@ int main(void)
     begin = now_s();
     seconds = run(g, 1, &count);
     begin = now_s() - begin;
+    verify(g);
     crystal_graph_close(g);
     printf("timeline.qwen8192.operations %.1f million\n", (double)count / 1e6);
     printf("timeline.qwen8192.seconds %.2f s\n", seconds);
