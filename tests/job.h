@@ -82,6 +82,7 @@ static inline void job_begin(struct job *j, uint32_t n, const char *grid,
         j->layout.live_count == n ? CRYSTAL_LIVE_ALL : CRYSTAL_LIVE_REPLICA;
     j->layout.sandbox = job_ranks(sandbox, n, &j->layout.sandbox_count);
     j->layout.iterations = 3;
+    j->layout.plan_passes = 1;
     j->layout.wire_bytes_per_s = 1000000000;
     j->layout.wire_latency_ns = 1000;
     j->layout.fingerprint = 0x1234;
