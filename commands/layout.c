@@ -11,6 +11,7 @@
 #include "runtime/jobdir.h"
 #include "runtime/layout_make.h"
 #include "runtime/log.h"
+#include "runtime/space.h"
 #include "runtime/topology.h"
 #include "runtime/trace.h"
 
@@ -384,7 +385,9 @@ static int write_layout(const char *path, const struct crystal_layout *l,
 
     if (!dir)
         return -EINVAL;
-    code = crystal_jobdir_lock(dir, err); /* not under a running job */
+    code = crystal_space_check(crystal_jobdir_path(dir), err);
+    if (!code)
+        code = crystal_jobdir_lock(dir, err); /* not under a running job */
     if (!code)
         code = crystal_jobdir_file(dir, file, sizeof file, err, "layout.yaml");
     if (!code)

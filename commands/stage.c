@@ -7,6 +7,7 @@
 
 #include "runtime/env.h"
 #include "runtime/log.h"
+#include "runtime/space.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -427,8 +428,16 @@ int stage_wait_job(struct stage *stage, stage_check_fn check, void *context,
 
 int stage_failed(struct stage *stage, const struct crystal_error *err)
 {
-    crystal_log(CRYSTAL_LOG_ERROR, stage->name, "%s", crystal_error_text(err));
+    struct crystal_error space = {0};
+    char text[2 * CRYSTAL_ERROR_TEXT_BYTES];
+
+    (void)snprintf(text, sizeof text, "%s", crystal_error_text(err));
+    /* What a full disk leads to is told as that. */
+    if (!stage->stop_signal && crystal_space_check(stage->job_dir, &space))
+        (void)snprintf(text, sizeof text, "%s (%s)", crystal_error_text(&space),
+                       crystal_error_text(err));
+    crystal_log(CRYSTAL_LOG_ERROR, stage->name, "%s", text);
     if (stage->client && !stage->was_told)
-        (void)crystal_client_fail(stage->client, crystal_error_text(err));
+        (void)crystal_client_fail(stage->client, text);
     return stage->stop_signal ? 128 + stage->stop_signal : CRYSTAL_EXIT_STAGE;
 }

@@ -6,6 +6,7 @@
 
 #include "commands/stage.h"
 #include "commands/stage_node.h"
+#include "commands/task_ends.h"
 
 #include "runtime/env.h"
 #include "runtime/library.h"
@@ -20,6 +21,7 @@
 #include <unistd.h>
 
 #define RUNS_MAX 100000
+#define CHECK_MS 100
 
 /* Makes the next free DIR/runs/NNN; its name relative to DIR into sub. */
 static int make_run_dir(const struct stage *stage, char *sub, size_t sub_bytes,
@@ -81,11 +83,45 @@ static int finish_run(const struct stage *stage, const char *sub,
     return code;
 }
 
+/* What the agent looks after while Slurm's tasks run. */
+struct watch {
+    struct crystal_node *node;
+    struct task_ends ends;
+};
+
+static int check_watch(void *context, struct crystal_error *err)
+{
+    struct watch *watch = context;
+    int code = stage_node_check(watch->node, err);
+
+    return code ? code : task_ends_check(&watch->ends, err);
+}
+
+static int wait_tasks(struct stage *stage, uint32_t node_number, struct watch *watch,
+                      struct crystal_error *err)
+{
+    int code = stage_path(stage, watch->ends.path, err, "agent.%u.ends", node_number);
+
+    return code ? code : stage_wait_job(stage, check_watch, watch, err);
+}
+
+/* This agent has failed; the tasks must not wait for it. */
+static void outlast_tasks(struct stage *stage, struct task_ends *ends)
+{
+    struct crystal_launch_end end;
+    int signal;
+
+    while (!task_ends_finish(ends) &&
+           crystal_launch_wait(stage->launch, CHECK_MS, &end, &signal) != -EINTR)
+        ;
+}
+
 int stage_emulate(struct stage *stage, uint32_t node_number)
 {
     const struct crystal_layout *layout = &stage->layout;
     struct crystal_error err = {0}, end_err = {0};
     struct crystal_node *node = NULL;
+    struct watch watch = {.ends.task_count = layout->sandbox_count};
     char sub[32], run[PATH_MAX] = "", library[PATH_MAX];
     /* Where every rank is real nobody has to keep a timeline's time. */
     int has_virtual = layout->sandbox_count < layout->lrank_count;
@@ -111,7 +147,8 @@ int stage_emulate(struct stage *stage, uint32_t node_number)
         if (!code)
             code = stage_wait_ranks(stage, stage_node_check, node, &err);
     } else if (!code) {
-        code = stage_wait_job(stage, stage_node_check, node, &err);
+        watch.node = node;
+        code = wait_tasks(stage, node_number, &watch, &err);
     }
     ended = finish_run(stage, sub, node, &end_err);
     crystal_node_destroy(node);
@@ -122,6 +159,8 @@ int stage_emulate(struct stage *stage, uint32_t node_number)
     if (code) {
         int exit_code = stage_failed(stage, &err);
 
+        if (!stage->program && !stage->stop_signal)
+            outlast_tasks(stage, &watch.ends);
         return stage->code ? stage->code : exit_code; /* the program's own */
     }
     return 0;

@@ -365,7 +365,7 @@ static void *reader_main(void *context)
         int lost = err.code == ECONNRESET || err.code == EPIPE;
 
         stop_locked(c, 0,
-                    lost ? "coordinator: it is gone (connection lost); see its log in "
+                    lost ? "the coordinator is gone (connection lost); see its log in "
                            "the job directory"
                          : crystal_error_text(&err));
         (void)shutdown(c->fd, SHUT_RDWR); /* nobody waits in send */

@@ -1,7 +1,8 @@
 /* crystal.so: the SPANK plugin. The hooks only; each does its work in another file.
  *
  *   srun, sbatch, salloc   init: options; init_post_opt: local.c; exit: steps.c
- *   slurmstepd             init: options; task_init: task.c, as the user
+ *   slurmstepd             init: options; task_init: task.c, as the user; task_exit:
+ *                          task.c
  *
  * A command that names none of our options, and a task of such a step, passes through
  * two comparisons. plugstack.conf: optional crystal.so [config=FILE] [scrystal=PATH].
@@ -229,6 +230,27 @@ int slurm_spank_task_init(spank_t spank, int argc, char **argv)
     /* This is the task's own process, and it must not run unemulated. */
     slurm_spank_log("crystal: %s", crystal_error_text(&err));
     _exit(CRYSTAL_TASK_EXIT);
+}
+
+int slurm_spank_task_exit(spank_t spank, int argc, char **argv)
+{
+    const char *stage = ctx.options.value[CRYSTAL_OPTION_STAGE];
+    struct crystal_task_end end;
+    int task;
+
+    (void)argc;
+    (void)argv;
+    if (!stage || strcmp(stage, CRYSTAL_STEP_PROGRAM) != 0 ||
+        spank_get_item(spank, S_TASK_EXIT_STATUS, &end.status) != ESPANK_SUCCESS ||
+        spank_get_item(spank, S_TASK_GLOBAL_ID, &task) != ESPANK_SUCCESS ||
+        spank_get_item(spank, S_JOB_UID, &end.uid) != ESPANK_SUCCESS ||
+        spank_get_item(spank, S_JOB_GID, &end.gid) != ESPANK_SUCCESS)
+        return 0;
+    end.node = item(spank, S_JOB_NODEID);
+    end.step = item(spank, S_JOB_STEPID);
+    end.task = (uint32_t)task;
+    crystal_task_leave(&ctx.options, &end);
+    return 0;
 }
 
 int slurm_spank_exit(spank_t spank, int argc, char **argv)

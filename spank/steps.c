@@ -8,6 +8,7 @@
 
 #include "spank/steps.h"
 
+#include "runtime/space.h"
 #include "spank/ask.h"
 #include "spank/process.h"
 
@@ -266,13 +267,15 @@ static bool show_log(const char *path)
 /* Waits until path is another file than before (before->st_ino = 0: until it is
  * there), as long as the helper runs and no signal comes. log is where the helper
  * writes, NULL = to us. 0, or the exit code to end with. */
-static int wait_for_file(const char *path, const struct stat *before, pid_t *helper,
-                         const char *step, const char *log)
+static int wait_for_file(const struct crystal_steps *s, const char *path,
+                         const struct stat *before, pid_t *helper, const char *step,
+                         const char *log)
 {
     static const struct timespec pause = {0, 20 * 1000 * 1000};
     uint64_t deadline_ms = crystal_process_now_ms() + START_TIMEOUT_MS;
 
     for (;;) {
+        struct crystal_error err = {0};
         struct stat now;
         int code, number;
 
@@ -282,7 +285,9 @@ static int wait_for_file(const char *path, const struct stat *before, pid_t *hel
             return 0;
         if (crystal_process_wait(*helper, 0, &code)) {
             *helper = 0;
-            if (!show_log(log))
+            if (crystal_space_check(s->request->job_dir, &err) < 0)
+                (void)say(step, &err, 0); /* its own sentence found no room */
+            else if (!show_log(log))
                 dprintf(2, "crystal: %s: ended with exit code %d before it was ready\n",
                         step, code);
             return code ? code : EXIT_STAGE;
@@ -367,7 +372,7 @@ static int start_coordinator(const struct crystal_steps *s, struct helpers *help
     coordinator_line(s, &line);
     if (start_helper(s, NULL, &line, log, &helpers->coord, &err) < 0)
         return say("coordinator", &err, EXIT_STAGE);
-    return wait_for_file(path, &before, &helpers->coord, "coordinator", log);
+    return wait_for_file(s, path, &before, &helpers->coord, "coordinator", log);
 }
 
 /* One stage in the foreground. spec->argv is freed. */
@@ -449,6 +454,9 @@ static int start_agents(const struct crystal_steps *s, struct helpers *helpers)
         snprintf(name, sizeof name, "agent.%u.spank", node);
         path_in(s, path, name);
         (void)unlink(path);
+        snprintf(name, sizeof name, "agent.%u.ends", node);
+        path_in(s, path, name);
+        (void)unlink(path);
     }
     agent_line(s, CRYSTAL_STEP_AGENT, CRYSTAL_STEP_PROGRAM, false, &line);
     if (start_helper(s, "emulate", &line, NULL, &helpers->agent, &err) < 0)
@@ -456,7 +464,7 @@ static int start_agents(const struct crystal_steps *s, struct helpers *helpers)
     for (uint32_t node = 0; code == 0 && node < s->request->node_count; node++) {
         snprintf(name, sizeof name, "agent.%u.env", node);
         path_in(s, path, name);
-        code = wait_for_file(path, &absent, &helpers->agent, "agent", NULL);
+        code = wait_for_file(s, path, &absent, &helpers->agent, "agent", NULL);
         if (code)
             break;
         snprintf(name, sizeof name, "agent.%u.spank", node);
@@ -464,8 +472,8 @@ static int start_agents(const struct crystal_steps *s, struct helpers *helpers)
         if (access(path, F_OK) == 0)
             continue;
         dprintf(2,
-                "crystal: node %u of the job does not load crystal.so; install it and "
-                "its plugstack.conf line on every node\n",
+                "crystal: agent: node %u of the step does not load crystal.so; install "
+                "it and its plugstack.conf line on every node\n",
                 node);
         code = EXIT_STAGE;
     }
@@ -562,18 +570,28 @@ struct crystal_steps_pids crystal_steps_pids_parse(const char *text)
     return pids;
 }
 
-/* A helper step that has ended before the program: its numbers are missing. One that a
- * signal ended went with the whole job, which srun has told. */
-static void tell_dead(pid_t pid, const char *name, const char *job_dir)
+/* The exit code of a helper step that has ended before the program, -1 = it runs. */
+static int early_code(pid_t pid)
 {
     siginfo_t info = {0};
 
-    if (pid && waitid(P_PID, (id_t)pid, &info, WEXITED | WNOHANG | WNOWAIT) == 0 &&
-        info.si_pid == pid && info.si_code == CLD_EXITED && info.si_status < 128)
+    if (!pid || waitid(P_PID, (id_t)pid, &info, WEXITED | WNOHANG | WNOWAIT) < 0 ||
+        info.si_pid != pid)
+        return -1;
+    return info.si_code == CLD_EXITED ? info.si_status : 128 + info.si_status;
+}
+
+/* An agent that has ended before the program: its numbers are missing. It has said why
+ * unless a signal ended it, with the whole job, which srun has told. */
+static void tell_dead(const struct helpers *helpers, const char *job_dir)
+{
+    int code = early_code(helpers->agent);
+
+    if (code > 0 && code < 128 && code != EXIT_STAGE)
         dprintf(2,
-                "crystal: the %s ended before the program, with exit code %d; see "
+                "crystal: the agent ended before the program, with exit code %d; see "
                 "%s/log\n",
-                name, info.si_status, job_dir);
+                code, job_dir);
 }
 
 void crystal_steps_finish(const char *scrystal, const char *job_dir,
@@ -583,8 +601,7 @@ void crystal_steps_finish(const char *scrystal, const char *job_dir,
     char path[PATH_MAX], *found = crystal_ask_scrystal_path(scrystal, NULL);
     struct stat st;
 
-    tell_dead(helpers.coord, "coordinator", job_dir);
-    tell_dead(helpers.agent, "agent", job_dir);
+    tell_dead(&helpers, job_dir);
     finish(found ? found : "scrystal", job_dir, &helpers);
     free(found);
     snprintf(path, sizeof path, "%s/report.txt", job_dir);

@@ -8,10 +8,12 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <grp.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 enum { AGENT_TIMEOUT_MS = 30000, RANKS_MAX = 1 << 24 };
@@ -44,6 +46,13 @@ int crystal_task_mark_agent(const struct crystal_options *options, uint32_t node
         return crystal_error_set(err, errno, "%s: %s", path, strerror(errno));
     (void)close(fd); /* nothing was written */
     return 0;
+}
+
+static void write_line(const char *path, const char *line, size_t bytes)
+{
+    int fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0600);
+
+    _exit(fd >= 0 && write(fd, line, bytes) == (ssize_t)bytes ? 0 : 1);
 }
 
 static uint32_t number(const struct crystal_options *options, enum crystal_option which)
@@ -98,4 +107,29 @@ int crystal_task_enter(const struct crystal_options *options, uint32_t node,
     }
     crystal_argv_fini(&settings);
     return rc;
+}
+
+void crystal_task_leave(const struct crystal_options *options,
+                        const struct crystal_task_end *end)
+{
+    struct crystal_task rank;
+    char path[PATH_MAX], line[48];
+    pid_t pid;
+    int bytes;
+
+    if (task_of(options, end->task, &rank, NULL) < 0 ||
+        agent_path(options, end->node, "ends", path, NULL) < 0)
+        return;
+    bytes =
+        snprintf(line, sizeof line, "%u %d %u\n", rank.lrank, end->status, end->step);
+    pid = fork();
+    if (pid == 0) { /* of a threaded process: system calls only */
+        if (geteuid() == 0 &&
+            (setgroups(0, NULL) < 0 || setresgid(end->gid, end->gid, end->gid) < 0 ||
+             setresuid(end->uid, end->uid, end->uid) < 0))
+            _exit(1);
+        write_line(path, line, (size_t)bytes);
+    }
+    while (pid > 0 && waitpid(pid, NULL, 0) < 0 && errno == EINTR)
+        ;
 }

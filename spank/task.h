@@ -1,5 +1,5 @@
-/* What slurmstepd does for one task of ours, in its task_init hook: as the user, in the
- * process that becomes the task.
+/* What slurmstepd does for one task of ours: in its task_init hook as the user, in the
+ * process that becomes the task, and in its task_exit hook.
  */
 #ifndef CRYSTAL_SPANK_TASK_H
 #define CRYSTAL_SPANK_TASK_H
@@ -8,6 +8,7 @@
 #include "spank/options.h"
 
 #include <stdint.h>
+#include <sys/types.h>
 
 /* The exit code of a task that could not be made a logical rank. */
 #define CRYSTAL_TASK_EXIT 70
@@ -26,5 +27,17 @@ int crystal_task_mark_agent(const struct crystal_options *options, uint32_t node
 int crystal_task_enter(const struct crystal_options *options, uint32_t node,
                        uint32_t task, crystal_task_setenv_fn set, void *context,
                        struct crystal_error *err);
+/* How a task has ended. */
+struct crystal_task_end {
+    uint32_t node, task, step; /* Slurm's numbers: of the step, of the job */
+    int status;                /* as from waitpid */
+    uid_t uid;                 /* the job's */
+    gid_t gid;
+};
+/* A task of the program's step has ended: adds the line "LRANK STATUS STEP" to
+ * DIR/agent.NODE.ends for the node's agent. slurmstepd is root here: a child writes it
+ * as the user. Best effort, in vain where the job directory is full. */
+void crystal_task_leave(const struct crystal_options *options,
+                        const struct crystal_task_end *end);
 
 #endif

@@ -13,39 +13,66 @@ for command in srun sbatch salloc; do
 done
 
 # --- bad values: one sentence, exit code 2, nothing allocated
-bad() { # PART OPTION...
-    local part=$1
+bad() { # SENTENCE OPTION...
+    local sentence=$1
     shift
     run srun "$@" echo NEVER
     is "$*: exit code" "$code" 2
-    has "$*: sentence" "$err" "$part"
-    is "$*: one line" "$(wc -l <<<"$err")" 1
+    is "$*: sentence" "$err" "crystal: $sentence"
     is "$*: program not started" "$out" ""
 }
 n=--crystal-logical-ranks
-bad "--crystal-logical-ranks" $n=x
-bad "--crystal-logical-ranks" $n=
-bad "--crystal-logical-ranks" $n=0
-bad "--crystal-logical-ranks" $n=-8
-bad "--crystal-logical-ranks" $n=8x
-bad "--crystal-logical-ranks" $n=99999999999999999999
-bad "--crystal-logical-ranks" --crystal-sandbox=0-7
-bad "--crystal-ranks-per-node" $n=64 --crystal-ranks-per-node=0
-bad "--crystal-ranks-per-node" $n=64 --crystal-ranks-per-node=7
-bad "--crystal-sandbox" $n=64 --crystal-sandbox=60-70
-bad "--crystal-sandbox" $n=64 --crystal-sandbox=a
-bad "--crystal-parallel" $n=64 --crystal-parallel=tp=2,dp=8
-bad "--crystal-parallel" $n=64 --crystal-parallel=tp
-bad "--crystal-live" $n=64 --crystal-live=some
-bad "--crystal-parallel" $n=64 --crystal-live=replica
-bad "--crystal-iterations" $n=64 --crystal-live=all --crystal-iterations=0
-bad "--crystal-payload" $n=64 --crystal-live=all --crystal-payload=most
-bad "--crystal-stages" $n=64 --crystal-live=all --crystal-stages=guess
-bad "not yet" $n=64 --crystal-live=all --crystal-wire=real
-bad "not yet" $n=64 --crystal-live=all --crystal-assistants=2
+for value in x '' 0 -8 8x 8.5 99999999999999999999 1048577; do
+    bad "layout: $n: '$value' is no whole number from 1 to 1048576" "$n=$value"
+done
+bad "layout: $n is missing; it says how many ranks the job has" --crystal-sandbox=0-7
+for value in x '' 0 -1 65 99999999999999999999; do
+    bad "layout: --crystal-ranks-per-node: '$value' is no whole number from 1 to 64" \
+        $n=64 --crystal-ranks-per-node="$value"
+done
+bad "layout: $n: 64 is no multiple of 7 ranks per node; give --crystal-ranks-per-node" \
+    $n=64 --crystal-ranks-per-node=7
+for value in 60-70 64 0-99999999999999999999; do
+    bad "layout: --crystal-sandbox: rank list '$value' names ranks beyond 63" \
+        $n=64 --crystal-sandbox="$value"
+done
+for value in a '' 8-3 0-,3 -1; do
+    bad "layout: --crystal-sandbox: '$value' is no rank list such as 0-7,16" \
+        $n=64 --crystal-sandbox="$value"
+done
+bad "layout: --crystal-sandbox: '0-15' spans 2 target nodes; more than one is not yet supported" \
+    $n=64 --crystal-sandbox=0-15
+bad "layout: --crystal-parallel: the product of 'tp=2,dp=8' is 16, not the 64 logical ranks" \
+    $n=64 --crystal-parallel=tp=2,dp=8
+for value in tp '' tp=0,dp=64 tp=x tp=-2,dp=32 tp=99999999999999999999; do
+    bad "layout: --crystal-parallel: '$value' is no parallel grid such as tp=2,pp=4,dp=8 (fastest first)" \
+        $n=64 --crystal-parallel="$value"
+done
+bad "layout: --crystal-parallel: grid 'tp=2,tp=32' gives a dimension twice" \
+    $n=64 --crystal-parallel=tp=2,tp=32
+bad "layout: --crystal-live: 'some' is neither replica nor all" $n=64 --crystal-live=some
+bad "layout: --crystal-live=replica needs the parallel grid; give --crystal-parallel or --crystal-live=all" \
+    $n=64 --crystal-live=replica
+for value in x '' 0 -1 1000001; do
+    bad "layout: --crystal-iterations: '$value' is no whole number from 1 to 1000000" \
+        $n=64 --crystal-live=all --crystal-iterations="$value"
+done
+bad "layout: --crystal-payload: 'most' is neither control nor all" \
+    $n=64 --crystal-live=all --crystal-payload=most
+bad "layout: --crystal-stages: 'guess' is none of capture, plan, emulate" \
+    $n=64 --crystal-live=all --crystal-stages=capture,guess
+bad "layout: --crystal-stages: names no stage" $n=64 --crystal-live=all --crystal-stages=
+bad "layout: --crystal-wire=real is not yet supported; use modelled" \
+    $n=64 --crystal-live=all --crystal-wire=real
+bad "layout: --crystal-wire: 'pigeon' is neither modelled nor real" \
+    $n=64 --crystal-live=all --crystal-wire=pigeon
+bad "layout: --crystal-assistants is not yet supported; the modelled wire needs none" \
+    $n=64 --crystal-live=all --crystal-assistants=2
 grid=--crystal-parallel=tp=2,pp=4,dp=8
-bad "--gpus does not go with" $n=64 $grid -G 8
-bad "--relative does not go with" $n=64 $grid -r1
+bad "--gpus does not go with $n: the allocation is whole sandbox nodes; leave it out, --gres or --gpus-per-node say what a node has" \
+    $n=64 $grid -G 8
+bad "--relative does not go with $n: the tasks of an emulated step are the sandbox ranks; leave it out" \
+    $n=64 $grid -r1
 run sbatch $n=x --wrap 'echo NEVER'
 is "sbatch: exit code" "$code" 2
 has "sbatch: sentence" "$err" "--crystal-logical-ranks"

@@ -82,7 +82,10 @@ begin "SIGKILL of the coordinator in the stage" 8 srun "${crystal[@]}" -J coord-
 kill_coordinator coord-stage
 end
 is "$name: exit code" "$code" 70
-has "$name: sentence" "$(cat "$work/err")" "crystal: the capture stage failed (exit code 70)"
+has "$name: cause" "$(cat "$work/err")" \
+    "crystal: capture: the coordinator is gone (connection lost); see its log in the job directory"
+has "$name: sentence" "$(cat "$work/err")" \
+    "crystal: the capture stage failed (exit code 70); the program was not started"
 nothing_left "$name: nothing is left"
 rm -f "$work/go"
 begin "SIGKILL of the coordinator in the program" 8 srun "${crystal[@]}" -J coord-program \
@@ -91,7 +94,21 @@ kill_coordinator coord-program
 wait_until 60 has_no_step crystal-coord
 touch "$work/go"
 end
-has "$name: sentence" "$(cat "$work/err")" ended before the program
+is "$name: exit code" "$code" 0
+has "$name: sentence" "$(cat "$work/err")" \
+    "crystal: emulate: the coordinator is gone (connection lost); see its log in the job directory"
+nothing_left "$name: nothing is left"
+# Ranks that set up their communicator wait for rank 3, and for ever without a store.
+rm -f "$work/go"
+begin "SIGKILL of the coordinator under waiting ranks" 1 srun "${crystal[@]}" -J coord-wait \
+    sh -c "test \$CRYSTAL_STAGE.\$RANK != emulate.3 || { touch $mark/3; while [ ! -e $work/go ]; do sleep 0.1; done; }; exec $rank true"
+kill_coordinator coord-wait
+wait_until 60 has_no_step crystal-coord
+touch "$work/go"
+end
+matches "$name: exit code" "$code" '^(1|137|143)$'
+has "$name: sentence" "$(cat "$work/err")" \
+    "crystal: emulate: the coordinator is gone (connection lost); see its log in the job directory"
 nothing_left "$name: nothing is left"
 begin "SIGKILL of a rank" 1 srun "${crystal[@]}" -J rank \
     "$rank" sh -c "test \$RANK != 3 || { touch $mark/3; kill -KILL \$\$; }"

@@ -75,21 +75,6 @@ is "-l and -o are the program's" "$code $(sort -n label.out | tail -n 1)" "0 7: 
 port=$(free_port)
 run env MASTER_PORT="$port" srun "${crystal[@]}" -J port "$rank" sh -c 'test $RANK != 0 || echo $MASTER_PORT'
 is "MASTER_PORT of the environment is the store's" "$code $out" "0 $port"
-port=$(sed -n 's/^SlurmctldPort=//p' "$SLURM_CONF")
-run env MASTER_PORT="$port" srun "${crystal[@]}" -J port "$rank" echo NEVER
-is "MASTER_PORT is taken: exit code" "$code" 2
-has "MASTER_PORT is taken: sentence" "$err" "crystal: coordinator: port $port is in use by another program"
-is "MASTER_PORT is taken: one line" "$(wc -l <<<"$err")" 1
-run srun "${crystal[@]}" --crystal-job-dir=/proc/nope "$rank" echo NEVER
-is "unwritable job directory: exit code" "$code" 2
-is "unwritable job directory: sentence" "$err" "crystal: layout: job directory /proc/nope: No such file or directory"
-mkdir -m 777 open
-run srun "${crystal[@]}" --crystal-job-dir=open "$rank" echo NEVER
-is "job directory of mode 777: exit code" "$code" 2
-has "job directory of mode 777: sentence" "$err" "others can write to it; chmod 700 it"
-run srun "${crystal[@]}" -J early --crystal-stages=emulate "$rank" echo NEVER
-is "emulate without a plan: exit code" "$code" 2
-has "emulate without a plan: sentence" "$err" "add capture to --crystal-stages"
 run srun "${crystal[@]}" -J part --crystal-stages=capture "$rank" sh -c 'echo NEVER'
 is "--crystal-stages=capture: exit code" "$code" 0
 is "--crystal-stages=capture: no program" "$out" ""

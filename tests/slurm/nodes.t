@@ -1,0 +1,21 @@
+#!/bin/bash
+# A node without the plugin: the step ends there with one sentence, other nodes and
+# other steps run.
+# shellcheck source=tests/slurm/lib.sh
+. "${CRYSTAL_SRCDIR:-$(dirname "$0")/../..}/tests/slurm/lib.sh"
+cluster_begin 2 --without-plugin n2
+crystal=(--crystal-logical-ranks=64 --crystal-parallel=tp=2,pp=4,dp=8)
+rank=$CRYSTAL_BUILDDIR/tests/slurm/rank
+
+run srun "${crystal[@]}" -w n2 -J without "$rank" echo NEVER
+is "without the plugin: exit code" "$code" 70
+has "without the plugin: sentence" "$err" \
+    "crystal: agent: node 0 of the step does not load crystal.so; install it and its plugstack.conf line on every node"
+is "without the plugin: program not started" "$out" ""
+nothing_left "without the plugin: nothing is left"
+run srun "${crystal[@]}" -w n1 -J with "$rank" sh -c 'test $RANK != 7 || echo $RANK/$WORLD_SIZE'
+is "with the plugin" "$code $out" "0 7/64"
+run srun -w n2 sh -c 'echo ${RANK:-none}'
+is "plain srun without the plugin" "$code $out" "0 none"
+nothing_left "all: nothing is left"
+done_testing
