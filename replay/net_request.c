@@ -92,7 +92,7 @@ int crystal_net_post(struct crystal_net_end *end, void *data, uint64_t bytes,
     code = id->operation ? own_keep(end, r, err) : 0;
     if (!code)
         code = end->ops->start(end, r, err);
-    if (!code)
+    if (!code && !(end->is_send && crystal_wait_is_more()))
         code = end->ops->progress(end, err);
     if (code)
         return end_fail(end, code, err);

@@ -25,13 +25,14 @@
 
 #define TCP_IN_BYTES     16384U
 #define TCP_BUFFER_BYTES (4 << 20)
+#define TCP_BATCH        8 /* messages written with one call */
+#define TCP_HEAD_BYTES   sizeof(struct crystal_tcp_message)
 
 struct tcp_end {
     struct crystal_net_end base;
     int fd;
     /* sender */
-    uint64_t written; /* of the oldest request: header, then payload */
-    struct crystal_tcp_message out;
+    uint64_t written;           /* of the oldest request: header, then payload */
     struct crystal_tcp_ack ack; /* being read */
     uint32_t ack_got;
     uint32_t acks_due;
@@ -93,24 +94,62 @@ static int send_start(struct crystal_net_end *end, struct crystal_net_request *r
     return 0;
 }
 
-/* 1: the oldest request is written, 0: the socket is full. */
-static int send_one(struct tcp_end *t, struct crystal_net_request *r,
-                    struct crystal_error *err)
+/* Messages that are written with one call. */
+struct batch {
+    struct crystal_tcp_message heads[TCP_BATCH];
+    struct iovec parts[2 * TCP_BATCH];
+    int count; /* of parts */
+};
+
+/* The oldest requests of the queue, less what of the first is written. */
+static void batch_fill(struct batch *batch, struct tcp_end *t)
 {
-    const uint64_t total = sizeof t->out + r->bytes;
+    unsigned count = t->base.head - t->base.tail;
+    uint64_t skip = t->written;
 
-    if (!t->written)
-        t->out = (struct crystal_tcp_message){CRYSTAL_TCP_MESSAGE,
-                                              r->needs_ack ? CRYSTAL_TCP_RENDEZVOUS : 0,
-                                              r->bytes, r->start_ns, r->number};
-    while (t->written < total) {
-        uint64_t head = t->written < sizeof t->out ? sizeof t->out - t->written : 0;
-        uint64_t done = head ? 0 : t->written - sizeof t->out;
-        struct iovec parts[2] = {{(char *)&t->out + sizeof t->out - head, (size_t)head},
-                                 {r->data + done, (size_t)(r->bytes - done)}};
-        struct msghdr message = {.msg_iov = parts, .msg_iovlen = 2};
-        ssize_t sent = sendmsg(t->fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
+    batch->count = 0;
+    for (unsigned i = 0; i < count && i < TCP_BATCH; i++) {
+        struct crystal_net_request *r =
+            t->base.queue[(t->base.tail + i) % CRYSTAL_NET_REQUESTS];
+        uint64_t head = skip < TCP_HEAD_BYTES ? TCP_HEAD_BYTES - skip : 0;
+        uint64_t done = head ? 0 : skip - TCP_HEAD_BYTES;
 
+        batch->heads[i] = (struct crystal_tcp_message){
+            CRYSTAL_TCP_MESSAGE, r->needs_ack ? CRYSTAL_TCP_RENDEZVOUS : 0, r->bytes,
+            r->start_ns, r->number};
+        batch->parts[batch->count++] = (struct iovec){
+            (char *)&batch->heads[i] + TCP_HEAD_BYTES - head, (size_t)head};
+        batch->parts[batch->count++] =
+            (struct iovec){r->data + done, (size_t)(r->bytes - done)};
+        skip = 0;
+    }
+}
+
+static void request_written(struct tcp_end *t, struct crystal_net_request *r)
+{
+    r->got = r->bytes;
+    crystal_net_queue_pop(&t->base, r->due_ns);
+    if (!r->needs_ack)
+        return;
+    r->state = CRYSTAL_REQUEST_BUSY;
+    t->unacked[t->unacked_head++ % CRYSTAL_NET_REQUESTS] = r;
+}
+
+/* Writes as much of the queue as the socket takes. */
+static int queue_write(struct tcp_end *t, struct crystal_error *err)
+{
+    struct crystal_net_request *r;
+    struct batch batch;
+
+    while (crystal_net_queue_first(&t->base)) {
+        struct msghdr message = {.msg_iov = batch.parts};
+        ssize_t sent;
+
+        if (crystal_wait_is_noted(t->fd, POLLOUT))
+            return 0;
+        batch_fill(&batch, t);
+        message.msg_iovlen = (size_t)batch.count;
+        sent = sendmsg(t->fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
         if (sent < 0 && errno == EINTR)
             continue;
         if (sent < 0 && errno == EAGAIN) {
@@ -120,9 +159,13 @@ static int send_one(struct tcp_end *t, struct crystal_net_request *r,
         if (sent < 0)
             return peer_gone(t, errno, err);
         t->written += (uint64_t)sent;
+        while ((r = crystal_net_queue_first(&t->base)) &&
+               t->written >= TCP_HEAD_BYTES + r->bytes) {
+            t->written -= TCP_HEAD_BYTES + r->bytes;
+            request_written(t, r);
+        }
     }
-    t->written = 0;
-    return 1;
+    return 0;
 }
 
 static int ack_take(struct tcp_end *t, struct crystal_error *err)
@@ -146,7 +189,8 @@ static int ack_take(struct tcp_end *t, struct crystal_error *err)
 
 static int acks_read(struct tcp_end *t, struct crystal_error *err)
 {
-    while (t->unacked_head != t->unacked_tail) {
+    while (t->unacked_head != t->unacked_tail &&
+           !crystal_wait_is_noted(t->fd, POLLIN)) {
         ssize_t got = recv(t->fd, (char *)&t->ack + t->ack_got,
                            sizeof t->ack - t->ack_got, MSG_DONTWAIT);
         int code;
@@ -172,23 +216,9 @@ static int acks_read(struct tcp_end *t, struct crystal_error *err)
 static int send_progress(struct crystal_net_end *end, struct crystal_error *err)
 {
     struct tcp_end *t = (struct tcp_end *)end;
-    struct crystal_net_request *r;
-    int code = 1;
+    int code = queue_write(t, err);
 
-    while (code > 0 && (r = crystal_net_queue_first(end))) {
-        code = send_one(t, r, err);
-        if (code <= 0)
-            break;
-        r->got = r->bytes;
-        crystal_net_queue_pop(end, r->due_ns);
-        if (r->needs_ack) {
-            r->state = CRYSTAL_REQUEST_BUSY;
-            t->unacked[t->unacked_head++ % CRYSTAL_NET_REQUESTS] = r;
-        }
-    }
-    if (code < 0)
-        return code;
-    return acks_read(t, err);
+    return code ? code : acks_read(t, err);
 }
 
 /* --- receiving --- */
@@ -307,6 +337,8 @@ static int socket_read(struct tcp_end *t, struct crystal_net_request *r,
     struct msghdr message = {.msg_iov = parts, .msg_iovlen = 2};
     ssize_t got;
 
+    if (crystal_wait_is_noted(t->fd, POLLIN))
+        return 0;
     memmove(t->buffer, t->buffer + t->at, t->end - t->at);
     t->end -= t->at;
     t->at = 0;
@@ -361,6 +393,7 @@ static void tcp_close(struct crystal_net_end *end)
 {
     struct tcp_end *t = (struct tcp_end *)end;
 
+    crystal_wait_forget(t->fd);
     (void)close(t->fd); /* the caller has tested all it cares for */
     free(t);
 }

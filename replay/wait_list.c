@@ -23,7 +23,8 @@ struct wait_list {
     unsigned count;
     int polls;       /* something that no descriptor tells */
     uint64_t due_ns; /* 0 = none */
-    int slack_is_set;
+    bool waits;      /* this thread has called crystal_net_wait */
+    bool is_more;
 };
 
 static _Thread_local struct wait_list list;
@@ -42,6 +43,33 @@ void crystal_wait_fd(int fd, short events)
     list.fds[list.count].fd = fd;
     list.fds[list.count].events = events;
     list.fds[list.count++].revents = 0;
+}
+
+bool crystal_wait_is_noted(int fd, short events)
+{
+    if (!list.waits)
+        return false;
+    for (unsigned i = list.count; i-- > 0;)
+        if (list.fds[i].fd == fd)
+            return (list.fds[i].events & events) == events;
+    return false;
+}
+
+void crystal_wait_forget(int fd)
+{
+    for (unsigned i = 0; i < list.count; i++)
+        if (list.fds[i].fd == fd)
+            list.fds[i--] = list.fds[--list.count];
+}
+
+__attribute__((visibility("default"))) void crystal_net_more(int more)
+{
+    list.is_more = more != 0;
+}
+
+bool crystal_wait_is_more(void)
+{
+    return list.is_more;
 }
 
 void crystal_wait_until(uint64_t at_ns)
@@ -98,15 +126,33 @@ static uint64_t limit_ns(uint64_t max_ns)
     return list.due_ns - now < max_ns ? list.due_ns - now : max_ns;
 }
 
+static void take_wakes(int fd)
+{
+    uint64_t wakes;
+
+    if (read(fd, &wakes, sizeof wakes) < 0)
+        return; /* another thread took them; this one is awake too */
+}
+
+static void forget_ready(void)
+{
+    unsigned kept = 0;
+
+    for (unsigned i = 0; i < list.count; i++)
+        if (!list.fds[i].revents)
+            list.fds[kept++] = list.fds[i];
+    list.count = kept;
+}
+
 __attribute__((visibility("default"))) int crystal_net_wait(uint64_t max_ns)
 {
     int fd = wake_fd();
     unsigned count = list.count;
     struct timespec limit;
 
-    if (!list.slack_is_set) {
+    if (!list.waits) {
         (void)prctl(PR_SET_TIMERSLACK, 1UL); /* without it waits are only less exact */
-        list.slack_is_set = 1;
+        list.waits = true;
     }
     max_ns = limit_ns(max_ns);
     if (max_ns) {
@@ -115,15 +161,12 @@ __attribute__((visibility("default"))) int crystal_net_wait(uint64_t max_ns)
         if (fd >= 0)
             list.fds[count++] = (struct pollfd){.fd = fd, .events = POLLIN};
         /* an interrupted or refused wait is only shorter */
-        if (ppoll(list.fds, count, &limit, NULL) > 0 && fd >= 0 &&
-            list.fds[count - 1].revents) {
-            uint64_t wakes;
-
-            if (read(fd, &wakes, sizeof wakes) < 0)
-                wakes = 0; /* another thread took it; this one is awake too */
+        if (ppoll(list.fds, count, &limit, NULL) > 0) {
+            if (fd >= 0 && list.fds[count - 1].revents)
+                take_wakes(fd);
+            forget_ready();
         }
     }
-    list.count = 0;
     list.polls = 0;
     list.due_ns = 0;
     return 0;

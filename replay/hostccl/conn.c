@@ -245,8 +245,10 @@ static int progress_send(struct hostccl_conn *conn, struct crystal_error *err)
     int moved = 0;
 
     while (conn->posted < conn->end) {
-        int result = post_send(conn, message_at(conn, conn->posted), err);
+        int result;
 
+        conn->comm->plugin->more(conn->posted + 1 < conn->end);
+        result = post_send(conn, message_at(conn, conn->posted), err);
         if (result < 0)
             return result;
         if (!result)

@@ -10,13 +10,15 @@
 
 #include <errno.h>
 #include <pthread.h>
+#include <semaphore.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
 #include <time.h>
 
-#define WAIT_NS        5000000U /* longest sleep in the plugin */
-#define JOIN_WAIT_NS   200000U  /* while connections are being made */
+#define WAIT_NS        100000000U /* longest sleep in the plugin */
+#define JOIN_WAIT_NS   5000000U   /* while connections are being made */
+#define DRAIN_WAIT_NS  200000U    /* while the program ends */
 #define TIMER_SLACK_NS 1000UL
 #define EXIT_DRAIN_NS  2000000000U /* for the last messages when the program ends */
 
@@ -28,14 +30,25 @@
 struct close_order {
     struct close_order *next;
     ncclComm_t comm;
-    bool is_flush; /* only wait until it is idle */
-    bool is_done;
+    bool is_flush;    /* only wait until it is idle */
+    uint64_t is_done; /* under the lock */
+};
+
+/* A thread in hostccl_wait_until, on its stack. */
+struct waiter {
+    struct waiter *next;
+    const uint64_t *value;
+    uint64_t until;
+    sem_t is_told;
 };
 
 static struct {
     pthread_mutex_t lock;
-    pthread_cond_t work, told;
+    pthread_cond_t work;
     /* under lock */
+    struct waiter *waiters;
+    struct waiter *told; /* to be woken by the unlock */
+    bool is_wake_due;    /* so is the progress thread */
     struct hostccl_item *inbox, **inbox_end;
     struct close_order *orders;
     bool is_running, is_stopping;
@@ -44,38 +57,73 @@ static struct {
     pthread_t thread;
     /* the thread's */
     ncclComm_t active;
-} engine = {.lock = PTHREAD_MUTEX_INITIALIZER,
-            .work = PTHREAD_COND_INITIALIZER,
-            .told = PTHREAD_COND_INITIALIZER};
+} engine = {.lock = PTHREAD_MUTEX_INITIALIZER, .work = PTHREAD_COND_INITIALIZER};
 
 void hostccl_lock(void)
 {
     pthread_mutex_lock(&engine.lock);
 }
 
+/* Nobody is woken under the lock, so that they need not wait for it. */
 void hostccl_unlock(void)
 {
+    struct waiter *told = engine.told;
+    bool is_wake_due = engine.is_wake_due, is_in_plugin = engine.is_in_plugin;
+
+    engine.told = NULL;
+    engine.is_wake_due = false;
     pthread_mutex_unlock(&engine.lock);
+    while (told) {
+        struct waiter *next = told->next; /* told goes away when it is woken */
+
+        (void)sem_post(&told->is_told); /* cannot overflow: once per waiter */
+        told = next;
+    }
+    if (!is_wake_due)
+        return;
+    if (is_in_plugin)
+        hostccl_plugin_loaded()->wake();
+    else
+        pthread_cond_signal(&engine.work);
 }
 
-void hostccl_wait_told(void)
+void hostccl_wait_until(const uint64_t *value, uint64_t until)
 {
-    pthread_cond_wait(&engine.told, &engine.lock);
+    struct waiter self = {.value = value, .until = until};
+
+    if (*value >= until)
+        return;
+    (void)sem_init(&self.is_told, 0, 0); /* valid arguments */
+    self.next = engine.waiters;
+    engine.waiters = &self;
+    hostccl_unlock();
+    while (sem_wait(&self.is_told)) /* interrupted */
+        ;
+    (void)sem_destroy(&self.is_told);
+    hostccl_lock();
 }
 
 void hostccl_tell(void)
 {
-    pthread_cond_broadcast(&engine.told);
+    struct waiter **at = &engine.waiters, *waiter;
+
+    while ((waiter = *at)) {
+        if (*waiter->value < waiter->until) {
+            at = &waiter->next;
+            continue;
+        }
+        *at = waiter->next;
+        waiter->next = engine.told;
+        engine.told = waiter;
+    }
 }
 
 /* Lock held. */
 static void wake(void)
 {
+    if (!engine.is_notified)
+        engine.is_wake_due = true;
     engine.is_notified = true;
-    if (engine.is_in_plugin)
-        hostccl_plugin_loaded()->wake();
-    else
-        pthread_cond_signal(&engine.work);
 }
 
 void hostccl_engine_notify(void)
@@ -392,7 +440,8 @@ static bool run_orders(void)
             continue;
         }
         *at = order->next;
-        order->is_done = moved = true;
+        order->is_done = 1;
+        moved = true;
         if (!order->is_flush)
             let_go(comm);
     }
@@ -475,14 +524,14 @@ static void *progress(void *context)
         int said;
 
         take_inbox();
-        hostccl_unlock();
         said = hostccl_streams_progress() ? MOVED : 0;
+        hostccl_unlock();
         said |= comms_progress();
         hostccl_lock();
         if (!engine.inbox && run_orders())
             said |= MOVED;
         if (!(said & MOVED) && engine.is_stopping && plugin)
-            plugin->wait(JOIN_WAIT_NS);
+            plugin->wait(DRAIN_WAIT_NS);
         else if (!(said & MOVED))
             sleep_until_news(said);
     }
@@ -569,8 +618,7 @@ static void have_closed(ncclComm_t comm, bool is_flush, bool is_abort)
         order.next = engine.orders;
         engine.orders = &order;
         wake();
-        while (!order.is_done)
-            hostccl_wait_told();
+        hostccl_wait_until(&order.is_done, 1);
     }
     if (!is_flush)
         hostccl_streams_forget(comm->id);

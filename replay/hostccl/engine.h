@@ -72,20 +72,23 @@ void hostccl_launch_free(struct hostccl_launch *launch);
 
 /* --- between engine.c and stream.c --- */
 
-/* The lock of streams, events and the inbox. */
+/* The lock of streams, events and the inbox. Who is to be woken by what happened under
+ * it is woken by the unlock. */
 void hostccl_lock(void);
 void hostccl_unlock(void);
-/* Waits for the next hostccl_tell; lock held. */
-void hostccl_wait_told(void);
+/* Waits until *value, which is under the lock, is at least until. Lock held. */
+void hostccl_wait_until(const uint64_t *value, uint64_t until);
+/* Values that others may wait for have grown. Lock held. */
 void hostccl_tell(void);
 /* Hands an item over; lock held. */
 void hostccl_engine_push(struct hostccl_item *item);
-/* The streams' part of the progress thread: takes an item in; moves what can move
- * (launches that reached all their heads are left to their communicators; those without
- * one end here). Returns 1 if something moved. */
+/* The streams' part of the progress thread, lock held: takes an item in; moves what can
+ * move (launches that reached all their heads are left to their communicators; those
+ * without one end here). Returns 1 if something moved. */
 void hostccl_stream_feed(struct hostccl_item *item);
 int hostccl_streams_progress(void);
-/* Takes launch from its streams; it has ended with result. Lock not held. */
+/* Takes launch from its streams, which go on; it has ended with result. Lock not held.
+ */
 void hostccl_streams_end(struct hostccl_launch *launch, ncclResult_t result,
                          uint64_t comm_id);
 /* Lock held: forgets failures of the communicator. */

@@ -26,6 +26,7 @@ static struct {
     struct crystal_error err; /* why there is none */
     crystal_net_wait_fn wait;
     crystal_net_wake_fn wake;
+    crystal_net_more_fn more;
     atomic_bool is_loaded;
 } loaded = {.once = PTHREAD_ONCE_INIT};
 
@@ -66,6 +67,12 @@ static void plugin_wake(void)
         loaded.wake();
 }
 
+static void plugin_more(int more)
+{
+    if (loaded.more)
+        loaded.more(more);
+}
+
 static void *open_plugin(const char *name, const char *pattern)
 {
     char path[512];
@@ -104,6 +111,7 @@ static void load(void)
 
     loaded.plugin.wait = plugin_wait;
     loaded.plugin.wake = plugin_wake;
+    loaded.plugin.more = plugin_more;
     if (!name || !*name) {
         (void)crystal_error_set(&loaded.err, ENOENT,
                                 "NCCL_NET_PLUGIN is not set; give it the path of "
@@ -125,6 +133,8 @@ static void load(void)
     memcpy(&loaded.wait, &symbol, sizeof symbol);
     symbol = dlsym(handle, "crystal_net_wake");
     memcpy(&loaded.wake, &symbol, sizeof symbol);
+    symbol = dlsym(handle, "crystal_net_more");
+    memcpy(&loaded.more, &symbol, sizeof symbol);
     load_profiler(handle);
     /* Registered after the plugin's own exit handlers, so that it runs before them. */
     if (atexit(hostccl_engine_stop)) {

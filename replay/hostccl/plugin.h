@@ -12,6 +12,7 @@ struct hostccl_plugin {
      * NULL: plugins without them get short sleeps. */
     void (*wait)(uint64_t max_ns);
     void (*wake)(void);
+    void (*more)(int more); /* the next isend is followed by another at once */
 };
 
 /* Loads what NCCL_NET_PLUGIN (a path, or NAME of libnccl-net-NAME.so) and

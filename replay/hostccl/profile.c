@@ -68,7 +68,8 @@ void hostccl_profile_init(struct hostccl_profile *profile,
                           const ncclProfiler_v5_t *plugin, uint64_t comm_id,
                           const char *name, uint32_t nranks, uint32_t crank)
 {
-    *profile = (struct hostccl_profile){.plugin = plugin, .crank = (int)crank};
+    *profile = (struct hostccl_profile){
+        .plugin = plugin, .crank = (int)crank, .pid = (int)getpid()};
     if (!plugin)
         return;
     if (plugin->init(&profile->context, comm_id, &profile->mask, name, (int)nranks,
@@ -181,7 +182,7 @@ void *hostccl_profile_op_start(const struct hostccl_profile *profile, void *task
 
     if (!profile->plugin || !(profile->mask & MASK_OP))
         return NULL;
-    d.proxyOp.pid = getpid();
+    d.proxyOp.pid = profile->pid;
     d.proxyOp.peer = (int)peer;
     d.proxyOp.nSteps = message_count > INT_MAX ? INT_MAX : (int)message_count;
     d.proxyOp.chunkSize = (int)chunk_bytes;

@@ -18,6 +18,7 @@ struct hostccl_profile {
     void *context;
     int mask;
     int crank;
+    int pid;
     uint64_t seq[11]; /* by enum crystal_func: collectives begun */
 };
 

@@ -24,7 +24,8 @@ struct hostccl_stream {
     uint64_t issued, ended;
     ncclResult_t result; /* the first failure */
     uint64_t result_comm;
-    bool is_destroyed; /* freed when ended = issued */
+    uint32_t waiting;  /* threads in synchronize */
+    bool is_destroyed; /* freed when ended = issued and nobody waits */
     struct hostccl_stream *prev_all, *next_all;
     /* the progress thread's */
     struct hostccl_item *items, **last_item;
@@ -75,7 +76,8 @@ static void event_unref(struct crystal_event *event)
 /* Lock held. */
 static void free_if_unused(struct hostccl_stream *stream)
 {
-    if (!stream->is_destroyed || stream->is_active || stream->ended < stream->issued)
+    if (!stream->is_destroyed || stream->is_active || stream->waiting ||
+        stream->ended < stream->issued)
         return;
     if (stream->prev_all)
         stream->prev_all->next_all = stream->next_all;
@@ -174,52 +176,66 @@ static bool step(struct hostccl_stream *stream, struct hostccl_launch **ret_orph
     return true;
 }
 
-void hostccl_streams_end(struct hostccl_launch *launch, ncclResult_t result,
-                         uint64_t comm_id)
+/* Lock held. */
+static void end(struct hostccl_launch *launch, ncclResult_t result, uint64_t comm_id)
 {
-    hostccl_lock();
     for (uint32_t i = 0; i < launch->stream_count; i++) {
         struct hostccl_stream *stream = launch->items[i].stream;
 
         inherit(stream, result, comm_id);
         pop(stream);
     }
-    hostccl_tell();
-    hostccl_unlock();
+}
+
+/* One look at each active stream. Lock held. */
+static int look(void)
+{
+    struct hostccl_stream **at = &streams.active, *stream;
+    int moved = 0;
+
+    while ((stream = *at)) {
+        bool was_seen = stream->items && stream->items->is_seen;
+        struct hostccl_launch *orphan = NULL;
+
+        while (stream->items && step(stream, &orphan))
+            moved = 1;
+        if (orphan) {
+            end(orphan, ncclInternalError, 0);
+            hostccl_launch_free(orphan);
+            moved = 1;
+            continue;
+        }
+        if (stream->items) {
+            moved |= stream->items->is_seen && !was_seen;
+            at = &stream->next_active;
+            continue;
+        }
+        *at = stream->next_active;
+        stream->is_active = false;
+        free_if_unused(stream);
+    }
+    return moved;
 }
 
 int hostccl_streams_progress(void)
 {
-    struct hostccl_stream **at = &streams.active, *stream;
-    struct hostccl_launch *orphan = NULL;
     int moved = 0;
 
-    while ((stream = *at)) {
-        bool was_seen = stream->items && stream->items->is_seen, is_new = false;
-
-        hostccl_lock();
-        while (stream->items && step(stream, &orphan))
-            is_new = true;
-        if (is_new)
-            hostccl_tell();
-        if (stream->items) {
-            moved |= is_new || (stream->items->is_seen && !was_seen);
-            at = &stream->next_active;
-        } else {
-            moved |= is_new;
-            *at = stream->next_active;
-            stream->is_active = false;
-            free_if_unused(stream);
-        }
-        hostccl_unlock();
-        if (orphan) {
-            hostccl_streams_end(orphan, ncclInternalError, 0);
-            hostccl_launch_free(orphan);
-            orphan = NULL;
-            moved = 1;
-        }
-    }
+    while (look()) /* what one stream did may be what another waits for */
+        moved = 1;
+    if (moved)
+        hostccl_tell();
     return moved;
+}
+
+void hostccl_streams_end(struct hostccl_launch *launch, ncclResult_t result,
+                         uint64_t comm_id)
+{
+    hostccl_lock();
+    end(launch, result, comm_id);
+    (void)hostccl_streams_progress(); /* what comes next is seen by its own thread */
+    hostccl_tell();
+    hostccl_unlock();
 }
 
 void hostccl_streams_forget(uint64_t comm_id)
@@ -288,9 +304,11 @@ crystal_stream_synchronize(ncclStream_t handle)
     stream = stream_of(handle);
     if (stream) {
         until = stream->issued;
-        while (stream->ended < until)
-            hostccl_wait_told();
+        stream->waiting++;
+        hostccl_wait_until(&stream->ended, until);
+        stream->waiting--;
         result = stream->result;
+        free_if_unused(stream);
     }
     hostccl_unlock();
     return stream ? result : bad_stream();
@@ -396,9 +414,10 @@ crystal_event_synchronize(crystal_event_t event)
         return bad_event();
     hostccl_lock();
     until = event->recorded;
-    while (event->done < until)
-        hostccl_wait_told();
+    event->refs++;
+    hostccl_wait_until(&event->done, until);
     result = event->result;
+    event_unref(event);
     hostccl_unlock();
     return result;
 }
