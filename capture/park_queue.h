@@ -14,6 +14,8 @@
 #include <stdatomic.h>
 #include <stdint.h>
 
+#define CRYSTAL_COMM_NAME_BYTES 256
+
 struct crystal_payload_writer;
 struct park_stream;
 
@@ -23,7 +25,9 @@ struct ncclComm {
     uint32_t number; /* by which the coordinator knows it */
     uint32_t nranks;
     uint32_t crank;
-    uint32_t refs;     /* handle and operations under way; park lock */
+    uint32_t refs;        /* handle and operations under way; park lock */
+    uint32_t child_count; /* splits and shrinks so far; the program's one caller */
+    char name[CRYSTAL_COMM_NAME_BYTES];
     _Atomic int error; /* ncclResult_t of its first failed operation; relaxed */
 };
 

@@ -17,8 +17,6 @@
 #include <pthread.h>
 #include <stdint.h>
 
-#define CRYSTAL_COMM_NAME_BYTES 256
-
 /* One communication call as the program made it. */
 struct recorder_call {
     uint8_t func;  /* enum crystal_func */

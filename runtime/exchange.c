@@ -280,14 +280,21 @@ static struct comm *comm_of_init(struct crystal_exchange *x,
                                  struct crystal_error *err)
 {
     struct comm *m = comm_find(x, init->id);
-    char name[32];
+    char name[128];
 
     if (m)
         return m->named_only && comm_size(m, init->nranks, err) < 0 ? NULL : m;
-    /* Its id did not come through the store. */
-    (void)snprintf(name, sizeof name, "id:%02x%02x%02x%02x%02x%02x%02x%02x",
-                   init->id[0], init->id[1], init->id[2], init->id[3], init->id[4],
-                   init->id[5], init->id[6], init->id[7]);
+    /* Its id did not come through the store: a child's says what it is a child of
+     * (capture/park_split.c). */
+    if (memcmp(init->id, "CRCHILD1", 8) == 0)
+        (void)snprintf(name, sizeof name, "%.112s", (const char *)init->id + 16);
+    else
+        (void)snprintf(name, sizeof name, "id:%02x%02x%02x%02x%02x%02x%02x%02x",
+                       init->id[0], init->id[1], init->id[2], init->id[3], init->id[4],
+                       init->id[5], init->id[6], init->id[7]);
+    for (char *c = name; *c; c++)
+        if ((unsigned char)*c < ' ') /* it goes into lines of comms.tab */
+            *c = '?';
     return comm_add(x, init->id, name, init->nranks, err);
 }
 
