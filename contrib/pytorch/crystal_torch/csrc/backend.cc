@@ -573,6 +573,8 @@ Backend::reduce_scatter_tensor_coalesced(Tensors &outputs, Tensors &inputs,
     return issue.close();
 }
 
+/* An all-to-all has a call to and from every rank, for nothing too: which shares are
+ * empty depends on the data, but not the calls that a recording has. */
 Backend::WorkPtr Backend::alltoall(Tensors &outputs, Tensors &inputs,
                                    const c10d::AllToAllOptions &)
 {
@@ -581,12 +583,8 @@ Backend::WorkPtr Backend::alltoall(Tensors &outputs, Tensors &inputs,
     Issue issue(*this, c10d::OpType::ALLTOALL, "all_to_all", Issue::GROUP);
     for (int i = 0; i < getSize(); i++) {
         at::Tensor from = issue.input(inputs[i]), to = issue.output(outputs[i]);
-        if (from.numel() > 0) {
-            issue.send(from, 0, from.numel(), i);
-        }
-        if (to.numel() > 0) {
-            issue.receive(to, 0, to.numel(), i);
-        }
+        issue.send(from, 0, from.numel(), i);
+        issue.receive(to, 0, to.numel(), i);
     }
     return issue.close();
 }
@@ -631,12 +629,8 @@ Backend::WorkPtr Backend::alltoall_base(at::Tensor &output, at::Tensor &input,
     at::Tensor from = issue.input(input), to = issue.output(output);
     int64_t sent_sum = 0, received_sum = 0;
     for (int i = 0; i < getSize(); i++) {
-        if (sent[i] > 0) {
-            issue.send(from, sent_sum, sent[i], i);
-        }
-        if (received[i] > 0) {
-            issue.receive(to, received_sum, received[i], i);
-        }
+        issue.send(from, sent_sum, sent[i], i);
+        issue.receive(to, received_sum, received[i], i);
         sent_sum += sent[i];
         received_sum += received[i];
     }
