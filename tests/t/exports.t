@@ -40,7 +40,8 @@ net='^(ncclNetPlugin_v11|ncclProfiler_v5|crystal_net_wait|crystal_net_wake|cryst
 library libcrystal-nccl.so "$nccl|$stream" ncclAllReduce
 library libcrystal-hostccl.so "$nccl|$stream" ncclAllReduce
 library libnccl-net-crystal.so "$net" ncclNetPlugin_v11
-library libcrystal-graph.so '^(crystal_graph_[a-z_]*|crystal_error_text)$' \
+library libcrystal-graph.so \
+    '^crystal_(graph_[a-z_]*|profile_(open|close|head|hash|rep|ops|iteration)|origin_name|error_text)$' \
     crystal_graph_open
 if [ -e "$libs/crystal.so" ]; then
     library crystal.so '^(slurm_spank_[a-z_]*|plugin_(name|type|version))$' \
