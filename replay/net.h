@@ -119,6 +119,7 @@ struct crystal_net_request {
     enum crystal_request_state state;
     int needs_ack; /* sender: rendezvous, due comes from the receiver */
     int asked;     /* virtual ends: what it needs of the board was not there once */
+    int told;      /* that it waits */
     unsigned char *data;
     uint64_t bytes;     /* to send, or room to receive */
     uint64_t got;       /* bytes moved */

@@ -11,6 +11,8 @@
 #include <errno.h>
 #include <string.h>
 
+#define WAITING_NS 3000000000U
+
 static struct crystal_net_request *request_take(struct crystal_net_end *end)
 {
     for (unsigned i = 0; i < CRYSTAL_NET_REQUESTS; i++) {
@@ -100,6 +102,26 @@ int crystal_net_post(struct crystal_net_end *end, void *data, uint64_t bytes,
     return 0;
 }
 
+/* For whoever looks for the cause of a hang: what has not moved for long. */
+static void tell_waiting(struct crystal_net_request *r)
+{
+    const struct crystal_operation *op = r->id.operation;
+
+    if (r->told || crystal_log_level_get() < CRYSTAL_LOG_DEBUG ||
+        crystal_now_ns() < r->posted_ns + WAITING_NS)
+        return;
+    r->told = 1;
+    crystal_log(CRYSTAL_LOG_DEBUG, "net",
+                "communicator %016llx: %s rank %u, message %u of %llu, %llu bytes, has "
+                "waited %d s: function %u, operation %llu, channel %u, algorithm %d, "
+                "protocol %d",
+                (unsigned long long)r->end->comm->comm_id, r->end->ops->name,
+                r->end->peer_crank, r->id.step, (unsigned long long)r->id.message_count,
+                (unsigned long long)r->bytes, (int)(WAITING_NS / 1000000000U),
+                op ? op->func : 0, op ? (unsigned long long)op->seq : 0ULL,
+                r->id.channel, op ? (int)op->algo : 0, op ? (int)op->proto : 0);
+}
+
 int crystal_net_test(struct crystal_net_request *r, int *ret_done, uint64_t *ret_bytes,
                      struct crystal_error *err)
 {
@@ -116,8 +138,10 @@ int crystal_net_test(struct crystal_net_request *r, int *ret_done, uint64_t *ret
         if (code)
             return end_fail(end, code, err);
     }
-    if (r->state != CRYSTAL_REQUEST_MOVED)
+    if (r->state != CRYSTAL_REQUEST_MOVED) {
+        tell_waiting(r);
         return 0;
+    }
     if (r->due_ns && r->due_ns > crystal_now_ns()) {
         crystal_wait_until(r->due_ns);
         return crystal_net_abort_check(end->comm->module);

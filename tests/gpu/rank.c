@@ -14,7 +14,7 @@
  * which operation a reduction is, and there is no recording here that does: so sum, max
  * and avg are run, where zeros are right for the values used; an all-reduce's integers,
  * which whoever completes the sum divides, are not averaged. TAP on standard output; a
- * hang ends the process after 8 s with "Bail out!".
+ * hang ends the process after 6 s with "Bail out!".
  */
 #include "config.h"
 
@@ -33,7 +33,7 @@
 
 #define TO_DEVICE 1
 #define TO_HOST   2
-#define LIMIT_S   8
+#define LIMIT_S   6
 
 static struct {
     int (*malloc)(void **, size_t);

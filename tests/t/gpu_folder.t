@@ -1,0 +1,39 @@
+#!/bin/bash
+# The folder that is carried to a GPU machine is whole, and the plugins in it load as
+# NCCL loads them, in the environment of tests/gpu/check and with a node's board.
+set -u
+folder=$(mktemp -d)/gpu-folder
+trap 'rm -rf "$(dirname "$folder")"' EXIT
+number=0
+
+result() { # NAME OK TEXT
+    number=$((number + 1))
+    [ "$2" = 1 ] && echo "ok $number - $1" && return
+    echo "not ok $number - $1"
+    echo "$3" | sed 's/^/# /'
+}
+
+out=$("$CRYSTAL_SRCDIR/tests/gpu/folder" "$CRYSTAL_SRCDIR" "$CRYSTAL_BUILDDIR" "$folder" \
+    2>&1)
+result "the folder is made" $(($? == 0)) "$out"
+out=$(cd "$folder" && find . -name '.?*')
+result "no name begins with a dot" $((${#out} == 0)) "$out"
+if git -C "$CRYSTAL_SRCDIR" rev-parse >/dev/null 2>&1; then
+    out=$(cd "$folder" && find . -type f | sed 's,^\./,gpu-folder/,' |
+        git -C "$CRYSTAL_SRCDIR" check-ignore --stdin --no-index)
+    result "git ignores none of it" $((${#out} == 0)) "$out"
+else
+    result "git ignores none of it # SKIP no git checkout" 1 ""
+fi
+out=$("$folder/tests/gpu/check" "$folder" plugin 2>&1)
+code=$?
+result "the plugins load" \
+    $((code == 0 && $(grep -c '^ok .*NET getProperties' <<<"$out") == 1 && \
+    $(grep -c '^ok .*PROFILER init' <<<"$out") == 1)) "code $code: $out"
+rm "$folder/lib/libnccl-net-crystal.so"
+out=$("$folder/tests/gpu/check" "$folder" plugin 2>&1)
+code=$?
+result "a folder without the plugin is told" \
+    $((code == 1 && $(grep -c "^Bail out! no libnccl-net-crystal.so in" <<<"$out") == 1)) \
+    "code $code: $out"
+echo "1..$number"
