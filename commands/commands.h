@@ -33,5 +33,6 @@ CRYSTAL_COMMAND(doctor);
 CRYSTAL_COMMAND(coord);
 CRYSTAL_COMMAND(agent);
 CRYSTAL_COMMAND(verify);
+CRYSTAL_COMMAND(predict);
 
 #endif

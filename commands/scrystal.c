@@ -15,6 +15,7 @@ static const struct crystal_command commands[] = {
     {"capture", crystal_command_capture, "run the live ranks and record them"},
     {"graph", crystal_command_graph, "captured traces -> the graph of all ranks"},
     {"verify", crystal_command_verify, "do all ranks of a graph fit together?"},
+    {"predict", crystal_command_predict, "an iteration of all ranks, and what if"},
     {"plan", crystal_command_plan, "measure the sandbox, compose all ranks' times"},
     {"emulate", crystal_command_emulate, "run the sandbox in the time of all ranks"},
     {"agent", crystal_command_agent, "one stage's work on one node, under Slurm"},

@@ -242,6 +242,37 @@ struct crystal_timeline {
     int code; /* first failure (out of memory): sticks */
 };
 
+/* --- computation --- */
+
+static inline uint64_t tl_scaled(uint64_t ns, uint32_t ppm)
+{
+    return ns / 1000000 * ppm + ns % 1000000 * ppm / 1000000;
+}
+
+/* Evenly within the jitter, by rank, iteration and instruction. */
+static inline uint64_t tl_jittered(const struct crystal_timeline *t,
+                                   const struct tl_rank *r, uint64_t ns,
+                                   uint32_t iteration, uint32_t instr, uint32_t what)
+{
+    uint64_t x = r->seed ^ ((uint64_t)iteration << 33 ^ (uint64_t)instr << 1 ^ what) *
+                               UINT64_C(0x9e3779b97f4a7c15);
+    int64_t factor;
+
+    x = (x ^ x >> 32) * UINT64_C(0xd6e8feb86659fd93);
+    factor = (int64_t)(int32_t)(uint32_t)(x >> 32) * t->jitter >> 31;
+    return ns >> 40 ? ns : (uint64_t)((int64_t)ns + ((int64_t)ns * factor >> 20));
+}
+
+/* How long computation of ns takes this rank there. what: 0 host, 1 kernel. */
+static inline uint64_t tl_computation(const struct crystal_timeline *t,
+                                      const struct tl_rank *r, uint64_t ns,
+                                      uint32_t iteration, uint32_t instr, uint32_t what)
+{
+    if (r->scale_ppm != 1000000)
+        ns = tl_scaled(ns, r->scale_ppm);
+    return t->jitter ? tl_jittered(t, r, ns, iteration, instr, what) : ns;
+}
+
 /* timeline_code.c */
 int tl_list_init(struct crystal_timeline *t, uint32_t rep, struct crystal_error *err);
 void tl_list_fini(struct tl_list *list);

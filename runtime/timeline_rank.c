@@ -36,35 +36,6 @@ static void lanes_wake_held(struct tl_rank *r)
             lane_wake(r, &r->lanes[i]);
 }
 
-/* --- computation --- */
-
-static inline uint64_t scaled(uint64_t ns, uint32_t ppm)
-{
-    return ns / 1000000 * ppm + ns % 1000000 * ppm / 1000000;
-}
-
-/* Evenly within the jitter, by rank, iteration and instruction. */
-static uint64_t jittered(const struct crystal_timeline *t, const struct tl_rank *r,
-                         uint64_t ns, uint32_t iteration, uint32_t instr, uint32_t what)
-{
-    uint64_t x = r->seed ^ ((uint64_t)iteration << 33 ^ (uint64_t)instr << 1 ^ what) *
-                               UINT64_C(0x9e3779b97f4a7c15);
-    int64_t factor;
-
-    x = (x ^ x >> 32) * UINT64_C(0xd6e8feb86659fd93);
-    factor = (int64_t)(int32_t)(uint32_t)(x >> 32) * t->jitter >> 31;
-    return ns >> 40 ? ns : (uint64_t)((int64_t)ns + ((int64_t)ns * factor >> 20));
-}
-
-static inline uint64_t computation(const struct crystal_timeline *t,
-                                   const struct tl_rank *r, uint64_t ns,
-                                   uint32_t iteration, uint32_t instr, uint32_t what)
-{
-    if (r->scale_ppm != 1000000)
-        ns = scaled(ns, r->scale_ppm);
-    return t->jitter ? jittered(t, r, ns, iteration, instr, what) : ns;
-}
-
 /* --- lanes --- */
 
 /* A slot is recorded again while some still wait for the time before: they get it. */
@@ -144,7 +115,7 @@ static inline void perform(struct crystal_timeline *t, struct tl_rank *r,
     switch (c->kind) {
     case TL_KERNEL:
         ns = c->arg != TL_WIDE ? c->arg : r->list->program->instrs[c->instr].count;
-        lane->clock_ns = at + computation(t, r, ns, lane->iteration, c->instr, 1);
+        lane->clock_ns = at + tl_computation(t, r, ns, lane->iteration, c->instr, 1);
         t->event_count++;
         break;
     case TL_RECORD:
@@ -301,8 +272,8 @@ void tl_rank_room(struct crystal_timeline *t, struct tl_rank *r)
 /* The end of an iteration; true where it was the last one. */
 static bool turn(struct crystal_timeline *t, struct tl_rank *r)
 {
-    r->host_ns += computation(t, r, r->list->tail_ns, (uint32_t)r->iteration,
-                              r->list->program->instr_count, 0);
+    r->host_ns += tl_computation(t, r, r->list->tail_ns, (uint32_t)r->iteration,
+                                 r->list->program->instr_count, 0);
     if (t->config.on_iteration)
         t->config.on_iteration(t->config.context, r->lrank, r->iteration, r->begin_ns,
                                r->host_ns);
@@ -413,7 +384,7 @@ static void host_run(struct crystal_timeline *t, struct tl_rank *r)
         if (!r->gap_done && c->gap_ns) {
             uint64_t ns = c->gap_ns != TL_WIDE ? c->gap_ns : r->list->gap_ns[c->instr];
 
-            r->host_ns += computation(t, r, ns, (uint32_t)r->iteration, c->instr, 0);
+            r->host_ns += tl_computation(t, r, ns, (uint32_t)r->iteration, c->instr, 0);
         }
         r->gap_done = true;
         if (r->host_ns > t->until_ns) {

@@ -1,0 +1,226 @@
+/* The critical path as a drawing, of characters or SVG. See predict_view.h. */
+#include "config.h"
+
+#include "commands/predict_view.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define KINDS 5
+
+uint32_t crystal_predict_row_count(const struct crystal_prediction *pr)
+{
+    uint32_t reps = pr->predict->rep_count;
+
+    return reps < CRYSTAL_PREDICT_ROWS_MAX ? reps : CRYSTAL_PREDICT_ROWS_MAX;
+}
+
+static uint32_t row_of_list(const struct crystal_prediction *pr, uint32_t rep)
+{
+    return (uint32_t)((uint64_t)rep * crystal_predict_row_count(pr) /
+                      pr->predict->rep_count);
+}
+
+uint32_t crystal_predict_row_of(const struct crystal_prediction *pr, uint32_t lrank)
+{
+    return row_of_list(pr, crystal_graph_rep_of(pr->predict->graph, lrank));
+}
+
+int8_t *crystal_predict_grid(const struct crystal_prediction *pr,
+                             const struct crystal_path *path, uint32_t column_count)
+{
+    uint32_t cells = crystal_predict_row_count(pr) * column_count;
+    uint64_t *times = calloc((size_t)cells * KINDS, sizeof *times);
+    int8_t *grid = malloc(cells + 1);
+    uint64_t width_ns = pr->iteration_ns / column_count + 1;
+
+    for (size_t i = 0; times && grid && i < path->count; i++) {
+        const struct crystal_path_part *part = &path->parts[i];
+        uint32_t row = crystal_predict_row_of(pr, part->lrank);
+
+        for (uint64_t at = part->from_ns; at < part->to_ns;) {
+            uint64_t column = at / width_ns, next = (column + 1) * width_ns;
+
+            next = next < part->to_ns ? next : part->to_ns;
+            times[(row * column_count + column) * KINDS + part->kind] += next - at;
+            at = next;
+        }
+    }
+    for (uint32_t i = 0; times && grid && i < cells; i++) {
+        uint64_t most = 0;
+
+        grid[i] = -1;
+        for (int8_t k = 0; k < KINDS; k++)
+            if (times[(size_t)i * KINDS + (size_t)k] > most) {
+                most = times[(size_t)i * KINDS + (size_t)k];
+                grid[i] = k;
+            }
+    }
+    if (!times) {
+        free(grid);
+        grid = NULL;
+    }
+    free(times);
+    return grid;
+}
+
+/* "rank 512" of a list that stands for many, the first one of a row. */
+static uint32_t row_lrank(const struct crystal_prediction *pr, uint32_t row)
+{
+    uint32_t rep = 0;
+
+    while (row_of_list(pr, rep) != row)
+        rep++;
+    return crystal_graph_rep_lrank(pr->predict->graph, rep);
+}
+
+void crystal_predict_draw_text(FILE *out, const struct crystal_prediction *pr,
+                               const struct crystal_path *path)
+{
+    static const char signs[KINDS] = {'.', '#', '=', '>', '<'};
+    const uint32_t columns = 72;
+    int8_t *grid = crystal_predict_grid(pr, path, columns);
+
+    if (!grid)
+        return;
+    fprintf(out,
+            "\n  the path over the lists, from 0 to %.3f ms: # kernels, = "
+            "collectives, > sends, < receives, . host\n",
+            (double)pr->iteration_ns / 1e6);
+    for (uint32_t row = 0; row < crystal_predict_row_count(pr); row++) {
+        fprintf(out, "  rank %-7u|", row_lrank(pr, row));
+        for (uint32_t i = 0; i < columns; i++) {
+            int8_t kind = grid[row * columns + i];
+
+            putc(kind < 0 ? ' ' : signs[kind], out);
+        }
+        fputs("|\n", out);
+    }
+    free(grid);
+}
+
+/* --- SVG --- */
+
+#define LEFT   110
+#define WIDTH  1000
+#define HEIGHT 16 /* of a row */
+
+static const struct {
+    const char *name, *colour;
+} looks[KINDS] = {{"host", "#9aa0a6"},
+                  {"kernels", "#3b7dd8"},
+                  {"collectives", "#e0833a"},
+                  {"sends", "#8e5bb5"},
+                  {"receives, bubbles", "#c94f4f"}};
+
+static void legend(FILE *out, uint32_t y)
+{
+    uint32_t x = LEFT;
+
+    for (int i = 0; i < KINDS; i++) {
+        fprintf(out,
+                "<rect x='%u' y='%u' width='10' height='10' fill='%s'/>"
+                "<text x='%u' y='%u'>%s</text>\n",
+                x, y, looks[i].colour, x + 14, y + 9, looks[i].name);
+        x += 40 + 8 * (uint32_t)strlen(looks[i].name);
+    }
+}
+
+static void axis(FILE *out, const struct crystal_prediction *pr, uint32_t top,
+                 uint32_t bottom)
+{
+    for (uint32_t i = 0; i <= 10; i++)
+        fprintf(out,
+                "<line x1='%u' y1='%u' x2='%u' y2='%u' stroke='#ddd'/>"
+                "<text x='%u' y='%u' text-anchor='middle'>%.4g</text>\n",
+                LEFT + i * WIDTH / 10, top, LEFT + i * WIDTH / 10, bottom,
+                LEFT + i * WIDTH / 10, bottom + 13,
+                (double)pr->iteration_ns / 1e6 * i / 10);
+    fprintf(out, "<text x='%u' y='%u'>ms</text>\n", LEFT + WIDTH + 24, bottom + 13);
+}
+
+static void path_rows(FILE *out, const struct crystal_prediction *pr,
+                      const struct crystal_path *path, uint32_t top)
+{
+    const uint32_t columns = 2 * WIDTH;
+    int8_t *grid = crystal_predict_grid(pr, path, columns);
+
+    for (uint32_t row = 0; grid && row < crystal_predict_row_count(pr); row++) {
+        uint32_t y = top + row * HEIGHT;
+
+        fprintf(out, "<text x='%d' y='%u' text-anchor='end'>rank %u</text>\n", LEFT - 6,
+                y + 12, row_lrank(pr, row));
+        for (uint32_t i = 0; i < columns;) {
+            int8_t kind = grid[row * columns + i];
+            uint32_t end = i + 1;
+
+            while (end < columns && grid[row * columns + end] == kind)
+                end++;
+            if (kind >= 0)
+                fprintf(out,
+                        "<rect x='%.1f' y='%u' width='%.1f' height='%d' fill='%s'/>\n",
+                        LEFT + i / 2.0, y + 1, (end - i) / 2.0, HEIGHT - 2,
+                        looks[kind].colour);
+            i = end;
+        }
+    }
+    free(grid);
+}
+
+static void bars(FILE *out, const struct crystal_prediction *pr,
+                 const struct crystal_predict_totals *t, uint32_t top)
+{
+    static const int kinds[] = {1, 2, 4};
+
+    for (uint32_t row = 0; row < crystal_predict_row_count(pr); row++) {
+        uint32_t y = top + row * HEIGHT, rep = 0;
+        double x = LEFT;
+
+        while (row_of_list(pr, rep) != row)
+            rep++;
+        fprintf(out, "<text x='%d' y='%u' text-anchor='end'>rank %u</text>\n", LEFT - 6,
+                y + 12, row_lrank(pr, row));
+        for (int i = 0; i < 3; i++) {
+            const struct crystal_rank_stat *s = &t->lists[rep];
+            uint64_t ns = i == 0   ? s->compute_ns
+                          : i == 1 ? s->exposed_ns
+                                   : s->bubble_ns;
+            double width = (double)ns * WIDTH / (double)pr->iteration_ns;
+
+            fprintf(out, "<rect x='%.1f' y='%u' width='%.1f' height='%d' fill='%s'/>\n",
+                    x, y + 1, width, HEIGHT - 2, looks[kinds[i]].colour);
+            x += width;
+        }
+    }
+}
+
+void crystal_predict_draw_svg(FILE *out, const struct crystal_prediction *pr,
+                              const struct crystal_path *path,
+                              const struct crystal_predict_totals *t)
+{
+    uint32_t rows = crystal_predict_row_count(pr) * HEIGHT, second = rows + 130;
+
+    fprintf(
+        out,
+        "<svg xmlns='http://www.w3.org/2000/svg' width='%d' height='%u' "
+        "font-family='sans-serif' font-size='11'>\n"
+        "<rect width='100%%' height='100%%' fill='white'/>\n"
+        "<text x='%d' y='20' font-size='14'>Critical path of an iteration of %u "
+        "ranks: %.3f ms, durations %s</text>\n"
+        "<text x='%d' y='38'>one row for each list of operations, named by the first "
+        "rank that has it</text>\n",
+        LEFT + WIDTH + 60, second + rows + 50, LEFT,
+        crystal_graph_lrank_count(pr->predict->graph), (double)pr->iteration_ns / 1e6,
+        crystal_origin_name(pr->predict->origin), LEFT);
+    legend(out, 46);
+    axis(out, pr, 64, 64 + rows);
+    path_rows(out, pr, path, 64);
+    fprintf(out,
+            "<text x='%d' y='%u' font-size='14'>How the ranks of each list spend it: "
+            "computation, exposed collectives, bubbles; white: nothing</text>\n",
+            LEFT, second - 14);
+    axis(out, pr, second, second + rows);
+    bars(out, pr, t, second);
+    fputs("</svg>\n", out);
+}

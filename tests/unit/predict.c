@@ -1,0 +1,190 @@
+/* Predictions: paths without gaps, times that add up, and what ifs with known effect.
+ */
+#include "config.h"
+
+#include "runtime/predict_run.h"
+
+#include "tests/check.h"
+#include "tests/graph_edit.h"
+
+#include <unistd.h>
+
+static char path[64];
+static struct crystal_graph *graph;
+static struct crystal_predict predict;
+static struct crystal_what_if what;
+
+static void open_synth(const char *text)
+{
+    struct crystal_synth s;
+
+    EDIT_MUST(crystal_synth_parse("t", text, strlen(text), &s, &edit_err));
+    EDIT_MUST(crystal_synth_write(&s, path, &edit_err));
+    graph = crystal_graph_open(path, &edit_err);
+    EDIT_MUST(!graph);
+    EDIT_MUST(crystal_predict_init(&predict, graph, NULL, &edit_err));
+    crystal_what_if_init(&what);
+}
+
+static void close_all(void)
+{
+    crystal_predict_fini(&predict);
+    crystal_graph_close(graph);
+}
+
+static struct crystal_prediction *run(void)
+{
+    struct crystal_prediction *pr = crystal_predict_run(&predict, &what, 1, &edit_err);
+
+    EDIT_MUST(!pr);
+    return pr;
+}
+
+static uint64_t iteration_ns(void)
+{
+    struct crystal_prediction *pr = run();
+    uint64_t ns = pr->stuck_count ? 0 : pr->iteration_ns;
+
+    crystal_prediction_destroy(pr);
+    return ns;
+}
+
+#define MANY                                                                       \
+    "parallel: {tp: 2, cp: 2, dp: 4, pp: 2, ep: 2, interleave: 2}\n"               \
+    "model: {layers: 8, hidden: 512, heads: 8, kv-heads: 2, ffn: 1, experts: 8,\n" \
+    "  experts-per-token: 2, expert-ffn: 256, vocab: 32000}\n"                     \
+    "batch: {sequence: 1024, microbatches: 4}\n"                                   \
+    "network: {ranks-per-node: 4}\n"
+
+/* From 0 to the end without a gap; the parts of all ranks' time make the whole; a walk
+ * ends when the timeline said. */
+static void everything_adds_up(void)
+{
+    struct crystal_walk walk = {0};
+    struct crystal_prediction *pr;
+    struct crystal_path critical;
+
+    open_synth(MANY "hardware: {launch: 10us}\n");
+    what.jitter_ppm = 50000;
+    for (what.seed = 0; what.seed < 5; what.seed++) {
+        uint64_t at_ns = 0;
+        size_t gaps = 0;
+
+        pr = run();
+        EDIT_MUST(crystal_prediction_path(pr, &critical, &edit_err));
+        CHECK(critical.count > 100);
+        for (size_t i = 0; i < critical.count; i++) {
+            gaps += critical.parts[i].from_ns != at_ns;
+            at_ns = critical.parts[i].to_ns;
+        }
+        CHECK_EQ(gaps, 0);
+        CHECK_EQ(at_ns, pr->iteration_ns);
+        crystal_path_fini(&critical);
+        for (uint32_t r = 0; r < 32; r++) {
+            struct crystal_rank_stat s;
+
+            CHECK_EQ(crystal_prediction_stat(pr, r, &walk, &s), 0);
+            CHECK_EQ(walk.end_ns, pr->end_ns[r]);
+            CHECK_EQ(s.compute_ns + s.exposed_ns + s.bubble_ns + s.idle_ns, s.total_ns);
+            CHECK(s.comm_ns >= s.exposed_ns);
+        }
+        crystal_prediction_destroy(pr);
+    }
+    crystal_walk_fini(&walk);
+    close_all();
+}
+
+/* Two replicas that compute and reduce: the slow one is the path. */
+static void slow_ranks(void)
+{
+    struct crystal_prediction *pr;
+    struct crystal_path critical;
+    uint64_t base, kernels = 0, others = 0;
+
+    open_synth(
+        "parallel: {dp: 4}\nmodel: {layers: 2, hidden: 64, heads: 1, ffn: 64}\n"
+        "batch: {sequence: 64, microbatches: 2}\nhardware: {launch: 0}\n"
+        "network: {bandwidth: 0, latency: 0, node-bandwidth: 0, node-latency: 0}\n");
+    base = iteration_ns();
+    what.slow[0].lrank = 2;
+    what.slow[0].ppm = 1500000;
+    what.slow_count = 1;
+    pr = run();
+    CHECK_EQ(pr->iteration_ns, base + base / 2); /* nothing but kernels, of even ns */
+    EDIT_MUST(crystal_prediction_path(pr, &critical, &edit_err));
+    for (size_t i = 0; i < critical.count; i++)
+        if (critical.parts[i].lrank == 2)
+            kernels += critical.parts[i].to_ns - critical.parts[i].from_ns;
+        else
+            others += critical.parts[i].to_ns - critical.parts[i].from_ns;
+    /* but for the optimizer, behind the last reduction, where all are as late */
+    CHECK(kernels > 9 * others);
+    crystal_path_fini(&critical);
+    crystal_prediction_destroy(pr);
+    what.slow_count = 0;
+    what.compute_ppm = 500000;
+    CHECK_EQ(iteration_ns(), base / 2);
+    what.slow[0].lrank = 4;
+    what.slow_count = 1;
+    CHECK(!crystal_predict_run(&predict, &what, 0, &edit_err));
+    CHECK_STR(crystal_error_text(&edit_err), "slow rank 4: the job has 4 ranks");
+    close_all();
+}
+
+/* One all-gather on two nodes of one rank: bytes over bandwidth, twice as long over
+ * half a link, and untouched by another one. */
+static void slow_links(void)
+{
+    uint64_t base, half;
+
+    open_synth(
+        "parallel: {tp: 2}\nmodel: {layers: 1, hidden: 4096, heads: 32, ffn: 1}\n"
+        "batch: {sequence: 8192, microbatches: 1}\n"
+        "hardware: {launch: 0, kernel: 0, memory-bandwidth: 0}\n"
+        "network: {ranks-per-node: 1, bandwidth: 1GB/s, latency: 0}\n");
+    base = iteration_ns();
+    what.links[0] = (struct crystal_network_link){1, 0, 500000};
+    what.link_count = 1;
+    half = iteration_ns();
+    what.link_count = 0;
+    what.bytes_per_s = 500000000;
+    CHECK_EQ(iteration_ns(), half);
+    what.bytes_per_s = 0;
+    CHECK(half - iteration_ns() > 2 * (base - iteration_ns()) - 1000);
+    CHECK(half - iteration_ns() < 2 * (base - iteration_ns()) + 1000);
+    what.links[0].node_b = 2;
+    what.link_count = 1;
+    CHECK(!crystal_predict_run(&predict, &what, 0, &edit_err));
+    CHECK_STR(crystal_error_text(&edit_err), "slow link 1:2: the job has 2 nodes");
+    close_all();
+}
+
+static void dead_ranks(void)
+{
+    struct crystal_timeline_wait steps[4];
+    struct crystal_prediction *pr;
+    uint32_t cycle;
+
+    open_synth(MANY);
+    what.dead[0] = 13;
+    what.dead_count = 1;
+    pr = run();
+    CHECK_EQ(pr->stuck_count, 32);
+    CHECK(pr->still_ns > 0);
+    CHECK(crystal_timeline_witness(pr->timeline, steps, 4, &cycle) > 0);
+    CHECK_EQ(cycle, 4); /* nobody waits for himself */
+    crystal_prediction_destroy(pr);
+    close_all();
+}
+
+int main(void)
+{
+    (void)snprintf(path, sizeof path, "/tmp/crystal-predict.%ld", (long)getpid());
+    check_begin();
+    CHECK_RUN(everything_adds_up);
+    CHECK_RUN(slow_ranks);
+    CHECK_RUN(slow_links);
+    CHECK_RUN(dead_ranks);
+    (void)unlink(path); /* a temporary file */
+    return check_end();
+}
