@@ -14,6 +14,10 @@
  * so tells the coordinator that this rank waits); queries and later issues poll; and
  * only while an operation is held back a worker thread polls every 0.2 to 2 ms.
  *
+ * When the whole rank waits: when its main thread does, or when another thread does and
+ * the main one waits for a thread (two looks in a row; it may be a short wait); or when
+ * the main thread has done nothing but poll for POLLED_NS.
+ *
  * One lock guards everything here; it is not held while the host waits.
  */
 #include "config.h"
@@ -22,15 +26,21 @@
 
 #include "capture/recorder.h"
 
+#include "runtime/process.h"
+
 #include <errno.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/syscall.h>
 #include <time.h>
+#include <unistd.h>
 
 #define POLL_MIN_NS 200000L
 #define POLL_MAX_NS 2000000L
+#define POLLED_NS   UINT64_C(500000000)
+#define POLL_GAP_NS UINT64_C(200000000) /* a longer pause ends a row of polls */
 
 enum item_state { ITEM_HELD, ITEM_POSTED, ITEM_ENDED };
 
@@ -72,6 +82,11 @@ static struct park_queue {
     struct park_item *first, *last;
     uint32_t held_count;
     int has_worker;
+    uint64_t issue_count;
+    struct { /* the main thread's row of polls that said "not yet" */
+        uint64_t first_ns, last_ns, issue_count;
+        int is_told;
+    } polls;
     struct park_stream null_stream;
 } queue = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
 
@@ -301,6 +316,61 @@ static void worker_start(void)
     (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
 }
 
+/* --- whether the whole rank waits --- */
+
+static int is_main_thread(void)
+{
+    return syscall(SYS_gettid) == getpid();
+}
+
+/* Asked by a thread that waits in the client. */
+static int rank_is_blocked(void)
+{
+    static _Thread_local uint64_t ticks_before;
+    static _Thread_local int waited_before;
+    uint64_t ticks = 0;
+    int waits, is_blocked;
+
+    if (is_main_thread())
+        return 1;
+    waits = crystal_process_main_waits(&ticks);
+    is_blocked = waits && waited_before && ticks == ticks_before;
+    waited_before = waits;
+    ticks_before = ticks;
+    return is_blocked;
+}
+
+/* The oldest operation that a mark waits for; NULL where that is not known. */
+static const struct park_item *first_of(const struct park_mark *mark)
+{
+    const struct park_entry *e = mark->stream ? mark->stream->first : NULL;
+
+    return e ? e->item : NULL;
+}
+
+/* A query has said "not yet". Lock held. */
+static void polled(const struct park_mark *mark)
+{
+    uint64_t now_ns = recorder_absolute_ns();
+    const struct park_item *item;
+
+    if (!is_main_thread())
+        return;
+    if (!queue.polls.first_ns || queue.polls.issue_count != queue.issue_count ||
+        now_ns - queue.polls.last_ns > POLL_GAP_NS) {
+        queue.polls.first_ns = now_ns;
+        queue.polls.issue_count = queue.issue_count;
+        queue.polls.is_told = 0;
+    }
+    queue.polls.last_ns = now_ns;
+    item = first_of(mark);
+    if (queue.polls.is_told || now_ns - queue.polls.first_ns < POLLED_NS || !item ||
+        item->state != ITEM_POSTED || !queue.client)
+        return;
+    queue.polls.is_told = 1;
+    crystal_client_blocked(queue.client, item->ticket);
+}
+
 /* --- waiting, lock held on entry and exit --- */
 
 static void item_wait(struct park_item *item)
@@ -417,6 +487,7 @@ void park_queue_open(struct crystal_client *client,
     lock();
     queue.client = client;
     queue.payload = payload;
+    crystal_client_ask_blocked(client, rank_is_blocked);
     unlock();
 }
 
@@ -557,6 +628,7 @@ int park_queue_issue(const struct park_op *ops, uint32_t count,
     }
     if (queue.first)
         reap();
+    queue.issue_count++;
     code = enter_streams(item);
     item->previous = queue.last;
     if (queue.last)
@@ -659,6 +731,8 @@ int park_queue_mark_query(const struct park_mark *mark, int *ret_result)
     }
     if (ended)
         *ret_result = mark->stream ? mark->stream->result : ncclSuccess;
+    else
+        polled(mark);
     unlock();
     return ended;
 }

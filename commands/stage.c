@@ -21,7 +21,8 @@
 
 #define GRACE_MS       3000 /* between SIGTERM and SIGKILL */
 #define CHECK_MS       100
-#define STOP_MS        300 /* a coordinator's sentence may be under way */
+#define SILENT_MS      1000 /* others go on so long after one has ended unheard */
+#define STOP_MS        300  /* a coordinator's sentence may be under way */
 #define LOG_TAIL_LINES 20
 #define LOG_TAIL_BYTES 8192
 
@@ -379,9 +380,22 @@ static int stage_ended(struct stage *stage, const struct crystal_launch_end *end
                                               : sizeof prefix - 1));
 }
 
+/* A rank of capture that has ended well without any NCCL call: the others may wait for
+ * it, and the coordinator does not know it. */
+static int has_recorded(const struct stage *stage, uint32_t lrank)
+{
+    char path[PATH_MAX];
+
+    return strcmp(stage->name, "capture") != 0 ||
+           stage_path(stage, path, NULL, "ranks/%u.trace", lrank) ||
+           access(path, F_OK) == 0;
+}
+
 int stage_wait_ranks(struct stage *stage, stage_check_fn check, void *context,
                      struct crystal_error *err)
 {
+    uint32_t silent = UINT32_MAX; /* ended so SILENT_MS ago at most */
+    int silent_ms = 0;
     int code = 0;
 
     while (!code && crystal_launch_running(stage->launch)) {
@@ -400,6 +414,16 @@ int stage_wait_ranks(struct stage *stage, stage_check_fn check, void *context,
         } else if (check) {
             code = check(context, err);
         }
+        if (got > 0 && !code && !has_recorded(stage, end.lrank))
+            silent = end.lrank;
+        else if (got == 0 && silent != UINT32_MAX)
+            silent_ms += CHECK_MS;
+        if (!code && silent_ms >= SILENT_MS)
+            code = crystal_error_set(
+                err, ENOENT,
+                "rank %u has ended without any NCCL call while others go on; see "
+                "%s/log/capture.%u.log",
+                silent, stage->job_dir, silent);
     }
     crystal_launch_stop(stage->launch, GRACE_MS); /* what they left, too */
     return code;

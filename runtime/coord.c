@@ -4,6 +4,7 @@
 #include "runtime/coord.h"
 
 #include "runtime/coord_state.h"
+#include "runtime/env.h"
 #include "runtime/log.h"
 
 #include <errno.h>
@@ -21,8 +22,6 @@
 #define STRANGER_BODY_MAX sizeof(struct crystal_msg_hello)
 #define AGENT_END_NS      10000000000U /* agents get this long to finish */
 #define FLUSH_NS          2000000000U  /* and the last answers this long to leave */
-/* All ranks say that they wait, and nothing came for this long: nothing will. */
-#define STUCK_NS 1000000000U
 
 /* --- telling everybody --- */
 
@@ -50,7 +49,7 @@ void crystal_coord_fail(struct crystal_coord *coord, const char *sentence)
     for (struct client *c = coord->clients; c; c = c->next)
         if (c->in_stage)
             tell_stop(c, coord->sentence);
-    crystal_timer_stop(&coord->stuck_timer);
+    crystal_timer_stop(&coord->watch_timer);
     /* Ranks that wait for a key fail, too. Not now: the store may be our caller. */
     crystal_timer_start(&coord->reset_timer, coord->loop, 0, stage_reset, coord);
 }
@@ -60,28 +59,7 @@ static void fail_with(struct crystal_coord *coord, const struct crystal_error *e
     crystal_coord_fail(coord, crystal_error_text(err));
 }
 
-/* --- capture: ranks that wait for each other --- */
-
-static void on_stuck(void *context)
-{
-    struct crystal_coord *coord = context;
-    struct crystal_error err = {0};
-
-    if (coord->failed || !coord->exchange ||
-        !crystal_exchange_is_stuck(coord->exchange))
-        return;
-    crystal_exchange_explain(coord->exchange, &err);
-    fail_with(coord, &err);
-}
-
-void crystal_coord_watch(struct crystal_coord *coord)
-{
-    if (coord->exchange && crystal_exchange_is_stuck(coord->exchange))
-        crystal_timer_start(&coord->stuck_timer, coord->loop, STUCK_NS, on_stuck,
-                            coord);
-    else
-        crystal_timer_stop(&coord->stuck_timer);
-}
+/* --- capture's exchange --- */
 
 static struct client *rank_find(const struct crystal_coord *coord, uint32_t lrank)
 {
@@ -141,10 +119,14 @@ out:
     free(list);
 }
 
-static void on_notice(void *context, const char *text)
+void crystal_coord_notice(void *context, const char *text)
 {
-    (void)context;
+    struct crystal_coord *coord = context;
+
     crystal_log(CRYSTAL_LOG_INFO, "coordinator", "%s", text);
+    for (struct client *c = coord->clients; c; c = c->next)
+        if (c->role == CRYSTAL_ROLE_AGENT && c->in_stage)
+            crystal_link_send(c->link, CRYSTAL_MSG_NOTICE, 0, text, strlen(text));
 }
 
 static void on_result(void *context, uint32_t lrank, uint32_t request,
@@ -167,7 +149,7 @@ static const char *stage_name(enum stage stage)
 
 static void stage_clear(struct crystal_coord *coord)
 {
-    crystal_timer_stop(&coord->stuck_timer);
+    crystal_timer_stop(&coord->watch_timer);
     crystal_timer_stop(&coord->reset_timer);
     crystal_coord_forget_forges(coord);
     crystal_coord_forget_inits(coord);
@@ -221,8 +203,9 @@ static int stage_begin(struct crystal_coord *coord, enum stage stage, uint32_t s
                        const struct client *beginner, struct crystal_error *err)
 {
     const struct crystal_layout *layout = coord->config.layout;
-    const struct crystal_exchange_hooks hooks = {coord, on_comm_ready, on_comm_made,
-                                                 on_notice, on_result};
+    const struct crystal_exchange_hooks hooks = {
+        coord,    on_comm_ready, on_comm_made, crystal_coord_site, crystal_coord_notice,
+        on_result};
 
     for (struct client *c = coord->clients; c; c = c->next)
         if (c->in_stage && c != beginner) { /* left over from the stage before */
@@ -298,8 +281,10 @@ static int rank_admit(struct crystal_coord *coord, struct client *c,
     if (rank_find(coord, c->lrank))
         return crystal_error_set(
             err, EEXIST, "coordinator: rank %" PRIu32 " runs already", c->lrank);
-    if (coord->exchange)
+    if (coord->exchange) {
         (void)crystal_exchange_join(coord->exchange, c->lrank); /* checked above */
+        crystal_coord_watch(coord);
+    }
     c->in_stage = 1;
     return 0;
 }
@@ -375,6 +360,7 @@ static int on_hint(struct client *c, const struct crystal_message_head *head,
     memcpy(&iterations, body->data, sizeof iterations);
     stop = iterations > c->coord->config.layout->iterations;
     c->may_drop |= stop != 0;
+    crystal_coord_watch(c->coord);
     crystal_link_send(c->link, CRYSTAL_MSG_HINT_ANSWER, head->request, &stop,
                       sizeof stop);
     return 0;
@@ -419,8 +405,8 @@ static int on_exchange(struct client *c, const struct crystal_message_head *head
         crystal_exchange_waiting(coord->exchange, c->lrank, head->request);
     }
     if (rc < 0)
-        fail_with(coord, &err);
-    else if (!coord->failed)
+        crystal_coord_diagnose(coord, &err);
+    else if (!coord->failed && head->type != CRYSTAL_MSG_WAITING)
         crystal_coord_watch(coord);
     return 0;
 }
@@ -682,6 +668,8 @@ struct crystal_coord *crystal_coord_create(const struct crystal_coord_config *co
         return NULL;
     }
     coord->config = *config;
+    if (!coord->config.hang_ns)
+        coord->config.hang_ns = crystal_coord_hang_ns(getenv(CRYSTAL_ENV_HANG_SECONDS));
     coord->listen_fd = coord->signal_fd = -1;
     if (snprintf(coord->host, sizeof coord->host, "%s",
                  config->host ? config->host : "127.0.0.1") >=

@@ -23,7 +23,9 @@ struct crystal_coord_config {
     uint16_t store_port;                 /* MASTER_PORT; 0 = any */
     const char *host; /* name or address under which clients find us; NULL = loopback */
     const char
-        *allow; /* hosts beside this one that may connect, with commas; or NULL */
+        *allow;       /* hosts beside this one that may connect, with commas; or NULL */
+    uint64_t hang_ns; /* capture: how long a rank may keep others waiting without using
+                         the CPU; 0 = CRYSTAL_HANG_SECONDS, else ten minutes */
     int handle_signals; /* SIGTERM, SIGINT and SIGHUP end run with -EINTR */
     /* Called at the end of a job that has emulated; may be NULL. */
     int (*report)(const char *job_dir, struct crystal_error *err);

@@ -11,6 +11,7 @@
 #include "runtime/coord_client.h"
 
 #include "runtime/coord_dial.h"
+#include "runtime/log.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -56,7 +57,8 @@ struct crystal_client {
     char sentence[CRYSTAL_ERROR_TEXT_BYTES];
     crystal_client_comm_id_fn comm_id_fn;
     void *comm_id_context;
-    int comm_id_busy; /* the reader is in comm_id_fn */
+    int comm_id_busy;        /* the reader is in comm_id_fn */
+    int (*is_blocked)(void); /* constant after the first wait; NULL: always */
 };
 
 /* --- state, with lock held --- */
@@ -324,6 +326,15 @@ out:
     return rc;
 }
 
+static void show_notice(const char *text)
+{
+    static const char warning[] = "warning: ";
+    const int is_warning = strncmp(text, warning, sizeof warning - 1) == 0;
+
+    crystal_log(is_warning ? CRYSTAL_LOG_WARNING : CRYSTAL_LOG_INFO, "coordinator",
+                "%s", text + (is_warning ? sizeof warning - 1 : 0));
+}
+
 static int read_message(struct crystal_client *c, struct crystal_error *err)
 {
     struct crystal_message_head head;
@@ -345,6 +356,11 @@ static int read_message(struct crystal_client *c, struct crystal_error *err)
                     text[0] ? text : "coordinator: the job is over");
         pthread_mutex_unlock(&c->lock);
         return -ECANCELED; /* nothing after it matters */
+    case CRYSTAL_MSG_NOTICE:
+        rc = read_text(c, head.body_bytes, text, sizeof text, err);
+        if (rc == 0)
+            show_notice(text);
+        return rc;
     case CRYSTAL_MSG_COMM_ID:
     case CRYSTAL_MSG_COMM_FORGE:
         return read_comm_id(c, &head, err);
@@ -477,9 +493,10 @@ static int pending_wait(struct crystal_client *c, struct pending *p,
         } else if (pthread_cond_timedwait(&c->changed, &c->lock, &deadline) ==
                    ETIMEDOUT) {
             pthread_mutex_unlock(&c->lock);
-            /* A failure shows as stopped. */
-            (void)send_raw(c, CRYSTAL_MSG_WAITING, p->request, NULL, 0, NULL);
-            told = 1;
+            told = !c->is_blocked || c->is_blocked();
+            if (told) /* a failure shows as stopped */
+                (void)send_raw(c, CRYSTAL_MSG_WAITING, p->request, NULL, 0, NULL);
+            deadline_in(&deadline, WAITING_MS);
             pthread_mutex_lock(&c->lock);
         }
     }
@@ -532,6 +549,17 @@ static int call(struct crystal_client *c, unsigned type, const void *body,
 out:
     pending_free(p);
     return rc;
+}
+
+void crystal_client_blocked(struct crystal_client *c, uint32_t ticket)
+{
+    (void)send_raw(c, CRYSTAL_MSG_WAITING, ticket, NULL, 0,
+                   NULL); /* shows as stopped */
+}
+
+void crystal_client_ask_blocked(struct crystal_client *c, int (*is_blocked)(void))
+{
+    c->is_blocked = is_blocked;
 }
 
 int crystal_client_comm_init(struct crystal_client *c,

@@ -46,6 +46,12 @@ int crystal_client_post(struct crystal_client *c, const struct crystal_client_op
 /* Waits for the results of a ticket; the ticket is then gone. */
 int crystal_client_wait(struct crystal_client *c, uint32_t ticket,
                         struct crystal_error *err);
+/* Tells the coordinator that the process can do nothing before the results of the
+ * ticket, as wait does by itself; for one that polls. */
+void crystal_client_blocked(struct crystal_client *c, uint32_t ticket);
+/* From now on a wait only tells that where is_blocked says so: it is asked every 300 ms
+ * of the wait, in the waiting thread. Before the first wait. */
+void crystal_client_ask_blocked(struct crystal_client *c, int (*is_blocked)(void));
 /* 1 = results are there (wait will not block), 0 = not yet, negative = stopped. */
 int crystal_client_poll(struct crystal_client *c, uint32_t ticket);
 

@@ -209,6 +209,7 @@ static int on_write(void *context, const void *key, size_t key_bytes, const void
     struct crystal_store_match m;
     int rc;
 
+    crystal_coord_watch(coord);
     crystal_store_rules_match(key, key_bytes, &m);
     if (m.effect == CRYSTAL_STORE_NEVER)
         return 1;

@@ -32,6 +32,13 @@ struct forge {
     char *key; /* owned */
 };
 
+/* coord_watch.c's */
+struct crystal_watch_state {
+    uint64_t active_ns;               /* a rank did something */
+    int is_told;                      /* since then: that nothing comes */
+    uint64_t cpu_ticks, cpu_since_ns; /* of the ranks that do not wait */
+};
+
 struct crystal_coord {
     struct crystal_coord_config config;
     char host[256];
@@ -57,7 +64,8 @@ struct crystal_coord {
     struct held_init *held_inits; /* questions for ids that are not known yet */
     struct crystal_timer held_timer;
     uint32_t next_forge;
-    struct crystal_timer stuck_timer, reset_timer;
+    struct crystal_watch_state watch; /* capture only */
+    struct crystal_timer watch_timer, reset_timer;
 
     /* The end of the job. */
     int emulated; /* a stage emulate has begun */
@@ -71,8 +79,17 @@ struct crystal_coord {
 /* coord.c: ends the stage with a sentence, once; everybody is told. */
 void crystal_coord_fail(struct crystal_coord *coord, const char *sentence);
 
-/* coord.c: looks whether the live ranks wait for ever. */
+/* coord_watch.c: a rank did something; begins to watch where it does not yet. */
 void crystal_coord_watch(struct crystal_coord *coord);
+/* Ends the stage with a sentence about its ranks, and writes what each does. */
+void crystal_coord_diagnose(struct crystal_coord *coord,
+                            const struct crystal_error *err);
+/* Hooks of the exchange. notice: to the user, through the agents. */
+void crystal_coord_notice(void *context, const char *text);
+int crystal_coord_site(void *context, uint32_t lrank, uint64_t address, char *text,
+                       size_t text_bytes);
+/* From CRYSTAL_HANG_SECONDS; NULL or no number: the default. */
+uint64_t crystal_coord_hang_ns(const char *seconds);
 
 /* coord_files.c */
 int crystal_coord_write_files(struct crystal_coord *coord, struct crystal_error *err);

@@ -380,19 +380,21 @@ void crystal_exchange_done(struct crystal_exchange *x, struct op *op,
 
 /* --- collectives --- */
 
-static void call_text(const struct op *op, char *text, size_t text_bytes)
+static void call_text(const struct crystal_exchange *x, const struct op *op, char *text,
+                      size_t text_bytes)
 {
     const struct crystal_msg_op *h = &op->head;
-    char detail[64] = "";
+    char detail[64] = "", site[CALL_SITE_BYTES];
 
     if (crystal_func_reduces(h->func))
         (void)snprintf(detail, sizeof detail, " (%s)", crystal_redop_name(h->redop));
     if (crystal_func_has_root(h->func))
         (void)snprintf(detail + strlen(detail), sizeof detail - strlen(detail),
                        " with root %" PRIu32, h->peer);
-    (void)snprintf(text, text_bytes, "%s of %" PRIu64 " x %s%s at 0x%" PRIx64,
+    (void)snprintf(text, text_bytes, "%s of %" PRIu64 " x %s%s at %s",
                    crystal_func_name(h->func), h->count, crystal_dtype_name(h->dtype),
-                   detail, h->call_site);
+                   detail,
+                   crystal_exchange_site(x, op->ticket->lrank, h->call_site, site));
 }
 
 static int same_call(const struct crystal_msg_op *a, const struct crystal_msg_op *b)
@@ -402,13 +404,13 @@ static int same_call(const struct crystal_msg_op *a, const struct crystal_msg_op
            (!crystal_func_has_root(a->func) || a->peer == b->peer);
 }
 
-static int mismatch(const struct op *first, const struct op *op,
-                    struct crystal_error *err)
+static int mismatch(const struct crystal_exchange *x, const struct op *first,
+                    const struct op *op, struct crystal_error *err)
 {
-    char a[128], b[128];
+    char a[192], b[192];
 
-    call_text(first, a, sizeof a);
-    call_text(op, b, sizeof b);
+    call_text(x, first, a, sizeof a);
+    call_text(x, op, b, sizeof b);
     return crystal_error_set(err, EPROTO,
                              "mismatch in operation %" PRIu64
                              " of communicator '%s': rank %" PRIu32 " calls %s, rank "
@@ -547,7 +549,7 @@ static int coll_deposit(struct crystal_exchange *x, struct op *op,
     if (!coll->first)
         coll->first = op;
     else if (!same_call(&coll->first->head, &op->head))
-        return mismatch(coll->first, op, err);
+        return mismatch(x, coll->first, op, err);
     coll->deposits[op->slot] = op;
     if (++coll->count < m->live_count)
         return 0;
@@ -722,25 +724,15 @@ void crystal_exchange_waiting(struct crystal_exchange *x, uint32_t lrank,
         x->ranks[lrank].blocked_request = request;
 }
 
-static int is_blocked(const struct rank *r)
+enum crystal_exchange_state crystal_exchange_state(const struct crystal_exchange *x,
+                                                   uint32_t lrank)
 {
-    return r->joining || r->blocked_request;
-}
+    const struct rank *r = &x->ranks[lrank];
 
-int crystal_exchange_is_stuck(const struct crystal_exchange *x)
-{
-    int blocked = 0;
-
-    for (uint32_t i = 0; i < x->layout->live_count; i++) {
-        const struct rank *r = &x->ranks[x->layout->live[i]];
-
-        if (!r->joined)
-            return 0;
-        if (r->left)
-            continue;
-        if (!is_blocked(r))
-            return 0;
-        blocked = 1;
-    }
-    return blocked;
+    if (r->left)
+        return CRYSTAL_EXCHANGE_LEFT;
+    if (!r->joined)
+        return CRYSTAL_EXCHANGE_ABSENT;
+    return r->joining || r->blocked_request ? CRYSTAL_EXCHANGE_WAITS
+                                            : CRYSTAL_EXCHANGE_RUNS;
 }

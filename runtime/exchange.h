@@ -32,6 +32,10 @@ struct crystal_exchange_hooks {
     /* A communicator is complete; once. */
     void (*comm_made)(void *context, const char *name, const uint32_t *members,
                       uint32_t nranks);
+    /* Where in the program of lrank an address is, for sentences; NULL, or a negative
+     * value: it is told as a number. */
+    int (*site)(void *context, uint32_t lrank, uint64_t address, char *text,
+                size_t text_bytes);
     /* Something that the user should know once; NULL = nobody listens. */
     void (*notice)(void *context, const char *text);
     /* Answers OPS: one slice per operation. The hook takes what references it needs. */
@@ -70,12 +74,19 @@ void crystal_exchange_waiting(struct crystal_exchange *x, uint32_t lrank,
 /* The rank has ended and contributes nothing any more. */
 void crystal_exchange_leave(struct crystal_exchange *x, uint32_t lrank);
 
-/* 1 where every rank that has joined and not left waits, at least one of them, and all
- * live ranks have joined: nothing can happen any more. */
-int crystal_exchange_is_stuck(const struct crystal_exchange *x);
-/* The sentence for that. */
-void crystal_exchange_explain(const struct crystal_exchange *x,
-                              struct crystal_error *err);
+enum crystal_exchange_state {
+    CRYSTAL_EXCHANGE_ABSENT = 0, /* a live rank that has not joined */
+    CRYSTAL_EXCHANGE_RUNS,
+    CRYSTAL_EXCHANGE_WAITS, /* it can do nothing before others have done something */
+    CRYSTAL_EXCHANGE_LEFT
+};
+enum crystal_exchange_state crystal_exchange_state(const struct crystal_exchange *x,
+                                                   uint32_t lrank);
+/* Calls fn with a sentence for each pair of live ranks with messages that were sent and
+ * not received. */
+void crystal_exchange_each_unreceived(const struct crystal_exchange *x,
+                                      void (*fn)(void *context, const char *text),
+                                      void *context);
 /* What a rank is doing, for sentences: "waits in all-reduce 3 of
  * '/default_pg/0//cpu//0' (called at 0x1234)", "computes after ...". */
 void crystal_exchange_describe(const struct crystal_exchange *x, uint32_t lrank,

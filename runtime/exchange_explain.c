@@ -27,24 +27,25 @@ static void describe_op(const struct crystal_exchange *x, const struct op *op,
                         char *text, size_t text_bytes)
 {
     const struct member *missing;
+    char site[CALL_SITE_BYTES];
     uint32_t from;
 
+    (void)crystal_exchange_site(x, op->ticket->lrank, op->head.call_site, site);
     if (op->head.func == CRYSTAL_FUNC_RECV) {
         from = op->comm->members[op->head.peer];
         (void)snprintf(text, text_bytes,
                        "waits to receive from rank %" PRIu32 "%s on '%s' (called at "
-                       "0x%" PRIx64 ")",
+                       "%s)",
                        from,
                        x->ranks[from].is_live
                            ? (x->ranks[from].left ? ", which has ended," : "")
                            : ", which is not live (use --crystal-live=all),",
-                       op->comm->name, op->head.call_site);
+                       op->comm->name, site);
         return;
     }
     missing = missing_member(op);
-    (void)snprintf(
-        text, text_bytes, "waits in %s %" PRIu64 " of '%s' (called at 0x%" PRIx64 ")",
-        crystal_func_name(op->head.func), op->seq, op->comm->name, op->head.call_site);
+    (void)snprintf(text, text_bytes, "waits in %s %" PRIu64 " of '%s' (called at %s)",
+                   crystal_func_name(op->head.func), op->seq, op->comm->name, site);
     if (missing)
         (void)snprintf(text + strlen(text), text_bytes - strlen(text),
                        " for rank %" PRIu32 "%s", missing->lrank,
@@ -70,6 +71,7 @@ void crystal_exchange_describe(const struct crystal_exchange *x, uint32_t lrank,
                                char *text, size_t text_bytes)
 {
     const struct rank *r = &x->ranks[lrank];
+    char site[CALL_SITE_BYTES];
     const struct ticket *t = r->blocked_request
                                  ? crystal_exchange_ticket(r, r->blocked_request)
                                  : r->tickets;
@@ -84,38 +86,56 @@ void crystal_exchange_describe(const struct crystal_exchange *x, uint32_t lrank,
             return;
         }
     if (r->has_last)
-        (void)snprintf(text, text_bytes,
-                       "computes after %s on '%s' (called at 0x%" PRIx64 ")",
+        (void)snprintf(text, text_bytes, "computes after %s on '%s' (called at %s)",
                        crystal_func_name(r->last.func), x->comms[r->last.comm]->name,
-                       r->last.call_site);
+                       crystal_exchange_site(x, lrank, r->last.call_site, site));
     else
         (void)snprintf(text, text_bytes, "has not communicated yet");
 }
 
-void crystal_exchange_explain(const struct crystal_exchange *x,
-                              struct crystal_error *err)
+static void unreceived_text(const struct crystal_exchange *x, const struct comm *m,
+                            const struct queue *q, char *text, size_t text_bytes)
 {
-    char all[CRYSTAL_ERROR_TEXT_BYTES] = "", one[200];
-    uint32_t shown = 0, more = 0;
+    uint32_t from = m->live[q->src_slot].lrank;
+    uint64_t count = q->first_index + q->count - q->consumers->next_index;
+    const struct message *msg = q->messages;
+    char site[CALL_SITE_BYTES];
 
-    for (uint32_t i = 0; i < x->layout->live_count; i++) {
-        uint32_t lrank = x->layout->live[i];
-        size_t used = strlen(all);
+    for (uint64_t i = q->first_index; i < q->consumers->next_index; i++)
+        msg = msg->next;
+    (void)snprintf(text, text_bytes,
+                   "rank %" PRIu32 " sent %" PRIu64 " message%s to rank %" PRIu32
+                   " on '%s' that it has not received, the first of %zu bytes at %s",
+                   from, count, count == 1 ? "" : "s", m->members[q->dst_crank],
+                   m->name, msg->data.bytes,
+                   crystal_exchange_site(x, from, msg->call_site, site));
+}
 
-        if (x->ranks[lrank].left)
-            continue;
-        if (shown == 2) {
-            more++;
-            continue;
-        }
-        crystal_exchange_describe(x, lrank, one, sizeof one);
-        (void)snprintf(all + used, sizeof all - used, "%srank %" PRIu32 " %s",
-                       shown ? "; " : "", lrank, one);
-        shown++;
-    }
-    if (more)
-        (void)snprintf(all + strlen(all), sizeof all - strlen(all),
-                       "; and %" PRIu32 " more ranks wait", more);
-    (void)crystal_error_set(err, EDEADLK,
-                            "coordinator: the live ranks wait for ever: %s", all);
+void crystal_exchange_each_unreceived(const struct crystal_exchange *x,
+                                      void (*fn)(void *context, const char *text),
+                                      void *context)
+{
+    char text[CRYSTAL_ERROR_TEXT_BYTES];
+
+    for (uint32_t i = 0; i < x->comm_count; i++)
+        for (unsigned k = 0; k < QUEUE_CHAINS; k++)
+            for (const struct queue *q = x->comms[i]->queues[k]; q; q = q->next) {
+                const struct comm *m = x->comms[i];
+
+                /* the first consumer is the receiver itself */
+                if (!x->ranks[m->members[q->dst_crank]].is_live ||
+                    q->consumers->next_index >= q->first_index + q->count)
+                    continue;
+                unreceived_text(x, m, q, text, sizeof text);
+                fn(context, text);
+            }
+}
+
+const char *crystal_exchange_site(const struct crystal_exchange *x, uint32_t lrank,
+                                  uint64_t address, char *text)
+{
+    if (!x->hooks.site ||
+        x->hooks.site(x->hooks.context, lrank, address, text, CALL_SITE_BYTES) < 0)
+        (void)snprintf(text, CALL_SITE_BYTES, "0x%" PRIx64, address);
+    return text;
 }

@@ -133,17 +133,21 @@ static struct message *message_at(const struct queue *q, uint64_t index)
     return msg;
 }
 
-static int size_mismatch(const struct queue *q, const struct op *op,
-                         const struct message *msg, struct crystal_error *err)
+static int size_mismatch(const struct crystal_exchange *x, const struct queue *q,
+                         const struct op *op, const struct message *msg,
+                         struct crystal_error *err)
 {
     const struct comm *m = op->comm;
+    const uint32_t from = m->live[q->src_slot].lrank, to = op->ticket->lrank;
+    char sent[CALL_SITE_BYTES], received[CALL_SITE_BYTES];
 
     return crystal_error_set(
         err, EPROTO,
-        "mismatch on communicator '%s': rank %" PRIu32 " sends %zu bytes at 0x%" PRIx64
-        ", rank %" PRIu32 " receives %" PRIu64 " bytes at 0x%" PRIx64,
-        m->name, m->live[q->src_slot].lrank, msg->data.bytes, msg->call_site,
-        op->ticket->lrank, op->head.recv_bytes, op->head.call_site);
+        "mismatch on communicator '%s': rank %" PRIu32 " sends %zu bytes at %s, rank "
+        "%" PRIu32 " receives %" PRIu64 " bytes at %s",
+        m->name, from, msg->data.bytes,
+        crystal_exchange_site(x, from, msg->call_site, sent), to, op->head.recv_bytes,
+        crystal_exchange_site(x, to, op->head.call_site, received));
 }
 
 static void drop_first(struct queue *q)
@@ -181,7 +185,7 @@ int crystal_exchange_p2p_match(struct crystal_exchange *x, struct queue *q,
             struct crystal_slice data = msg->data;
 
             if (op->head.recv_bytes != data.bytes)
-                return size_mismatch(q, op, msg, err);
+                return size_mismatch(x, q, op, msg, err);
             c->first = op->next;
             if (!c->first)
                 c->last = NULL;

@@ -39,6 +39,8 @@ struct connection {
     struct bytes in, out;
     struct crystal_store_scan scan;
     struct crystal_store_wait wait;
+    uint64_t waits_since_ns;
+    uint32_t pid; /* as its PING says; 0: not said */
     uint8_t validated;
     uint8_t busy; /* its requests are being handled: output is flushed afterwards */
     uint8_t dead; /* closed as soon as the loop comes to it */
@@ -330,6 +332,7 @@ static int on_wait(struct connection *c, const uint8_t *at)
 
     if (c->wait.nodes)
         return -EBADMSG; /* one at a time */
+    c->waits_since_ns = crystal_now_ns();
     for (uint64_t i = 0; i < count; i++) {
         string key = crystal_store_take_string(&at);
 
@@ -398,6 +401,9 @@ static int on_multi_set(struct connection *c, const uint8_t *at)
 
 static int on_ping(struct connection *c, const uint8_t *at)
 {
+    const uint8_t *nonce = at; /* PyTorch's clients put their process number there */
+
+    c->pid = crystal_store_take_u32(&nonce);
     return bytes_append(&c->out, at, sizeof(uint32_t));
 }
 
@@ -668,6 +674,20 @@ static void collect_missing(void *context, const void *key, size_t key_bytes)
         return;
     (void)bytes_append(&m->all, &bytes, sizeof bytes);
     (void)bytes_append(&m->all, key, key_bytes);
+}
+
+void crystal_store_each_waiting(const struct crystal_store *store,
+                                void (*fn)(void *context, uint32_t pid, const void *key,
+                                           size_t key_bytes, uint64_t since_ns),
+                                void *context)
+{
+    for (const struct connection *c = store->connections; c; c = c->next) {
+        size_t key_bytes;
+        const void *key = crystal_store_keys_waited(&c->wait, &key_bytes);
+
+        if (key && !c->dead)
+            fn(context, c->pid, key, key_bytes, c->waits_since_ns);
+    }
 }
 
 void crystal_store_ask_again(struct crystal_store *store)

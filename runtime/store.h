@@ -49,6 +49,13 @@ const uint8_t *crystal_store_get(const struct crystal_store *store, const void *
                                  size_t key_bytes, size_t *ret_bytes);
 /* Asks the missing hook once more for every key that clients wait for. */
 void crystal_store_ask_again(struct crystal_store *store);
+/* Calls fn for each connection that waits for keys: the process that it said it is
+ * (PING; 0: it has not), one of the keys, and since when. fn must not change the store.
+ */
+void crystal_store_each_waiting(const struct crystal_store *store,
+                                void (*fn)(void *context, uint32_t pid, const void *key,
+                                           size_t key_bytes, uint64_t since_ns),
+                                void *context);
 /* Empties the store and closes all its connections. */
 void crystal_store_reset(struct crystal_store *store);
 

@@ -247,6 +247,15 @@ void crystal_store_keys_unwait(struct crystal_store_keys *keys,
     }
 }
 
+const void *crystal_store_keys_waited(const struct crystal_store_wait *wait,
+                                      size_t *ret_bytes)
+{
+    if (!wait->nodes)
+        return NULL;
+    *ret_bytes = wait->nodes->entry->key_bytes;
+    return wait->nodes->entry->key;
+}
+
 void crystal_store_keys_each_missing(const struct crystal_store_keys *keys,
                                      void (*fn)(void *context, const void *key,
                                                 size_t key_bytes),

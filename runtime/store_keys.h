@@ -58,6 +58,9 @@ int crystal_store_keys_wait(struct crystal_store_keys *keys,
 /* Takes a wait out of all its keys. */
 void crystal_store_keys_unwait(struct crystal_store_keys *keys,
                                struct crystal_store_wait *wait);
+/* One of the keys of a wait; NULL where it waits for none. Borrowed. */
+const void *crystal_store_keys_waited(const struct crystal_store_wait *wait,
+                                      size_t *ret_bytes);
 /* Calls fn for every key that is waited for and does not exist. fn must not change the
  * store. */
 void crystal_store_keys_each_missing(const struct crystal_store_keys *keys,

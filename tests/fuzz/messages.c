@@ -43,10 +43,16 @@ static void result(void *context, uint32_t lrank, uint32_t request,
     crystal_link_send_results(rank_link, request, results, count);
 }
 
+static void ignore(void *context, const char *text)
+{
+    (void)context;
+    (void)text;
+}
+
 static void exchange_renew(void)
 {
-    static const struct crystal_exchange_hooks hooks = {NULL, comm_ready, NULL, NULL,
-                                                        result};
+    static const struct crystal_exchange_hooks hooks = {NULL, comm_ready, NULL,
+                                                        NULL, NULL,       result};
     static const uint8_t id[NCCL_UNIQUE_ID_BYTES] = "known";
 
     crystal_exchange_destroy(exchange);
@@ -87,8 +93,8 @@ static int message(void *context, struct crystal_link *from,
         return 0;
     }
     crystal_exchange_describe(exchange, lrank, text, sizeof text);
-    if (crystal_exchange_is_stuck(exchange))
-        crystal_exchange_explain(exchange, &err);
+    (void)crystal_exchange_state(exchange, lrank);
+    crystal_exchange_each_unreceived(exchange, ignore, NULL);
     return 0;
 }
 

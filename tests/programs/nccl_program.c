@@ -139,6 +139,20 @@ void make_group(int first, int stride, int size, struct group *ret)
     OK(CommInitRank(&ret->comm, size, id, ret->crank));
 }
 
+void wait_for_key(const char *key)
+{
+    uint8_t ping[5] = {CRYSTAL_STORE_PING};
+    uint32_t pid = (uint32_t)getpid();
+
+    memcpy(ping + 1, &pid, sizeof pid);
+    if (send_whole(store_fd, ping, sizeof ping) < 0 ||
+        receive_whole(store_fd, &pid, sizeof pid) < 0)
+        die("the store does not answer");
+    store_keys(store_fd, CRYSTAL_STORE_WAIT, &key, 1);
+    if (reply_byte(store_fd) < 0)
+        die("the store has gone");
+}
+
 float *floats(int count)
 {
     float *memory = calloc((size_t)count, sizeof *memory);

@@ -50,6 +50,9 @@ void program_begin(const char *id_dir);
  * *ret only where this rank is a member. */
 void make_group(int first, int stride, int size, struct group *ret);
 
+/* Waits for a key of the store, as PyTorch's clients do. */
+void wait_for_key(const char *key);
+
 /* Zeroed; the caller frees. */
 float *floats(int count);
 void sleep_us(double us);

@@ -1,4 +1,7 @@
-/* Cases of communication in the capture stage by hand: children of communicators.
+/* Cases of communication in the capture stage by hand (tests/programs/caseprog.c):
+ * children of communicators; calls that do not fit and waits that never end, five of
+ * them from public reports, each told with both sides, where they were called, and what
+ * every rank does.
  */
 #include "config.h"
 
@@ -77,6 +80,202 @@ static void virtual_members_cannot_be_split(void)
     nothing_is_left();
 }
 
+/* --- faults --- */
+
+#define WORLD "'/default_pg/0//cpu//0'"
+
+/* The page of what every rank does. */
+static const char *page(void)
+{
+    static char text[16384];
+    char path[PATH_MAX + 64];
+    size_t count;
+    FILE *file;
+
+    (void)snprintf(path, sizeof path, "%s/diagnosis.txt", job_dir);
+    file = fopen(path, "r");
+    count = file ? fread(text, 1, sizeof text - 1, file) : 0;
+    text[count] = 0;
+    if (file)
+        (void)fclose(file); /* read-only */
+    return text;
+}
+
+/* The case ends the stage: the sentence has all parts, the page the ones behind an
+ * empty one. Within seconds: most of the time is starting and ending processes. */
+static void fails(const char *name, const char *const *parts)
+{
+    struct timespec from, to;
+
+    make_all_live(4);
+    (void)clock_gettime(CLOCK_MONOTONIC, &from);
+    CHECK_EQ(run_case(name), 70);
+    (void)clock_gettime(CLOCK_MONOTONIC, &to);
+    printf("# %s: %.2f s\n", name,
+           (double)(to.tv_sec - from.tv_sec) +
+               (double)(to.tv_nsec - from.tv_nsec) / 1e9);
+    for (; *parts && **parts; parts++)
+        CHECK_HAS(output, *parts);
+    if (*parts)
+        for (parts++; *parts; parts++)
+            CHECK_HAS(page(), *parts);
+    nothing_is_left();
+}
+
+static void another_order(void)
+{
+    fails("order",
+          (const char *const[]){"mismatch in operation 0 of communicator " WORLD,
+                                "calls allreduce of 4 x float32 (sum) at "
+                                "caseprog+0x",
+                                "rank 2 calls allgather of 4 x float32 at "
+                                "caseprog+0x",
+                                NULL});
+}
+
+static void another_count(void)
+{
+    fails("count",
+          (const char *const[]){"mismatch in operation 1 of communicator " WORLD,
+                                "rank 0 calls allreduce of 32 x float32 (sum) at "
+                                "caseprog+0x",
+                                "calls allreduce of 16 x float32 (sum) at caseprog+0x",
+                                "; every rank: ", "", "rank 3 (pid ", NULL});
+}
+
+static void another_type(void)
+{
+    fails("type", (const char *const[]){"rank 3 calls allreduce of 16 x bfloat16 (sum)",
+                                        "calls allreduce of 16 x float32 (sum)", NULL});
+}
+
+static void another_root(void)
+{
+    fails("root",
+          (const char *const[]){"rank 1 calls broadcast of 8 x float32 with "
+                                "root 1 at caseprog+0x",
+                                "calls broadcast of 8 x float32 with root 0", NULL});
+}
+
+static void other_members(void)
+{
+    fails("membership",
+          (const char *const[]){"group '1' has ", "members for one rank",
+                                "do all ranks make the same groups in the "
+                                "same order?",
+                                NULL});
+}
+
+static void a_stage_skips_a_reduction(void)
+{
+    fails("moe-stage",
+          (const char *const[]){"mismatch in operation 1 of communicator " WORLD,
+                                "calls allreduce of 1 x float32 (sum) at caseprog+0x",
+                                "calls allreduce of 2 x float32 (sum) at caseprog+0x",
+                                NULL});
+}
+
+/* All calls are alike, so that only the end shows it. */
+static void two_ranks_are_ahead(void)
+{
+    fails("ahead", (const char *const[]){
+                       "the live ranks wait for ever: rank 1 waits in allreduce 5 "
+                       "of " WORLD " (called at caseprog+0x",
+                       "for rank 0, which has ended; rank 3 waits in allreduce 5", "",
+                       "rank 0 has ended\n", "rank 2 has ended\n", NULL});
+}
+
+static void sizes_and_data_in_another_order(void)
+{
+    fails("variable-length",
+          (const char *const[]){"mismatch on communicator " WORLD
+                                ": rank 1 sends 24 bytes at caseprog+0x",
+                                "rank 2 receives 256 bytes at caseprog+0x", NULL});
+}
+
+static void an_exchange_without_one_rank(void)
+{
+    fails("empty-output",
+          (const char *const[]){"the live ranks wait for ever: rank 0 waits to receive "
+                                "from rank 2 on " WORLD " (called at caseprog+0x",
+                                "", "rank 2 (pid ",
+                                "waits in allreduce 0 of " WORLD " (called at "
+                                "caseprog+0x",
+                                NULL});
+}
+
+static void a_cycle_of_receives(void)
+{
+    fails("cycle", (const char *const[]){
+                       "the live ranks wait for ever: rank 0 waits to receive "
+                       "from rank 3",
+                       "rank 1 waits to receive from rank 0", "and 2 more ranks", "",
+                       "waits to receive from rank 2 on " WORLD, NULL});
+}
+
+static void a_message_for_nobody(void)
+{
+    fails(
+        "unreceived",
+        (const char *const[]){
+            "rank 1 waits to receive from rank 2, which has ended,", "",
+            "rank 0 sent 1 message to rank 1 on " WORLD
+            " that it has not received, the first of 16 bytes at 0x", /* of a process
+                                                                         that is gone */
+            NULL});
+}
+
+static void a_rank_ends_before_the_others(void)
+{
+    fails("early", (const char *const[]){"waits in allreduce 1 of " WORLD,
+                                         "for rank 1, which has "
+                                         "ended",
+                                         NULL});
+}
+
+static void a_rank_never_comes(void)
+{
+    fails("never", (const char *const[]){"rank 1 has ended without any NCCL call while "
+                                         "others go on",
+                                         NULL});
+}
+
+/* Told after two seconds; that it hangs, where it has slept for two more. */
+static void a_rank_hangs(void)
+{
+    (void)setenv("CRYSTAL_HANG_SECONDS", "2", 1);
+    fails("hang", (const char *const[]){
+                      "crystal: coordinator: nothing has come for 2 s; rank 1 computes "
+                      "after allreduce on " WORLD " (called at caseprog+0x",
+                      ", asleep; meanwhile rank 0 waits in allreduce 1 of " WORLD,
+                      "a rank hangs: rank 1 computes after allreduce on " WORLD, NULL});
+    (void)unsetenv("CRYSTAL_HANG_SECONDS");
+}
+
+static void a_slow_rank_is_waited_for(void)
+{
+    make_all_live(4);
+    CHECK_EQ(run_case("slow"), 0);
+    CHECK_HAS(output,
+              "crystal: coordinator: nothing has come for 2 s; rank 1 computes after");
+    CHECK_STR(page(), "");
+}
+
+static void a_key_never_comes(void)
+{
+    fails("key", (const char *const[]){"the live ranks wait for ever: ",
+                                       "rank 2 waits in the store for the key "
+                                       "'/ready/1'",
+                                       NULL});
+}
+
+static void a_rank_only_polls(void)
+{
+    fails("poll", (const char *const[]){"the live ranks wait for ever: rank 0 waits to "
+                                        "receive from rank 3 on " WORLD,
+                                        NULL});
+}
+
 int main(void)
 {
     char parent[] = "/tmp/crystal-cases.XXXXXX", *at;
@@ -88,6 +287,23 @@ int main(void)
     check_begin();
     CHECK_RUN(children_have_their_members);
     CHECK_RUN(virtual_members_cannot_be_split);
+    CHECK_RUN(another_order);
+    CHECK_RUN(another_count);
+    CHECK_RUN(another_type);
+    CHECK_RUN(another_root);
+    CHECK_RUN(other_members);
+    CHECK_RUN(a_stage_skips_a_reduction);
+    CHECK_RUN(two_ranks_are_ahead);
+    CHECK_RUN(sizes_and_data_in_another_order);
+    CHECK_RUN(an_exchange_without_one_rank);
+    CHECK_RUN(a_cycle_of_receives);
+    CHECK_RUN(a_message_for_nobody);
+    CHECK_RUN(a_rank_ends_before_the_others);
+    CHECK_RUN(a_rank_never_comes);
+    CHECK_RUN(a_rank_hangs);
+    CHECK_RUN(a_slow_rank_is_waited_for);
+    CHECK_RUN(a_key_never_comes);
+    CHECK_RUN(a_rank_only_polls);
     by_hand_end(parent);
     return check_end();
 }

@@ -776,7 +776,7 @@ static void deadlock_is_explained(void)
         "rank 0 waits in allreduce 0 of '/default_pg/0//cpu//0' (called at 0xabc5) for "
         "rank 1",
         "rank 1 waits to receive from rank 0 on '/default_pg/0//cpu//0'",
-        "and 2 more ranks wait", NULL};
+        "and 2 more ranks", NULL};
     uint64_t start;
     struct job j;
 

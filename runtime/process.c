@@ -1,0 +1,126 @@
+/* Reading /proc. See process.h. */
+#include "config.h"
+
+#include "runtime/process.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+static ssize_t read_file(const char *path, char *text, size_t text_bytes)
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    ssize_t got = fd < 0 ? -1 : read(fd, text, text_bytes - 1);
+
+    if (fd >= 0)
+        (void)close(fd); /* read-only */
+    if (got >= 0)
+        text[got] = 0;
+    return got;
+}
+
+/* Fields 3, 14 and 15 of a stat file; the name before may hold anything. */
+static int stat_read(const char *path, char *ret_state, uint64_t *ret_ticks)
+{
+    unsigned long long user, system;
+    char text[1024], *at;
+
+    if (read_file(path, text, sizeof text) < 0 || !(at = strrchr(text, ')')) ||
+        sscanf(at + 1, " %c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %llu %llu",
+               ret_state, &user, &system) != 3)
+        return -ESRCH;
+    *ret_ticks = user + system;
+    return 0;
+}
+
+int crystal_process_look(uint32_t pid, struct crystal_process_look *ret)
+{
+    char path[64], state;
+    int code;
+
+    (void)snprintf(path, sizeof path, "/proc/%" PRIu32 "/stat", pid);
+    code = stat_read(path, &state, &ret->cpu_ticks);
+    (void)snprintf(path, sizeof path, "/proc/%" PRIu32 "/task/%" PRIu32 "/stat", pid,
+                   pid);
+    return code ? code : stat_read(path, &ret->state, &ret->main_cpu_ticks);
+}
+
+int crystal_process_is_rank(uint32_t pid, uint32_t lrank)
+{
+    char path[64], want[40], *environment = NULL, *at;
+    size_t length = 0;
+    ssize_t got;
+    int is_rank = 0;
+    FILE *file;
+
+    (void)snprintf(path, sizeof path, "/proc/%" PRIu32 "/environ", pid);
+    (void)snprintf(want, sizeof want, "CRYSTAL_LRANK=%" PRIu32, lrank);
+    file = fopen(path, "re");
+    while (file && !is_rank && (got = getdelim(&environment, &length, 0, file)) > 0) {
+        at = environment;
+        is_rank = strcmp(at, want) == 0;
+    }
+    if (file)
+        (void)fclose(file); /* read-only */
+    free(environment);
+    return is_rank;
+}
+
+int crystal_process_main_waits(uint64_t *main_cpu_ticks)
+{
+    char path[64], text[256], state = 0;
+    const int pid = (int)getpid();
+
+    *main_cpu_ticks = 0;
+    (void)snprintf(path, sizeof path, "/proc/self/task/%d/stat", pid);
+    if (stat_read(path, &state, main_cpu_ticks))
+        return 0;
+    (void)snprintf(path, sizeof path, "/proc/self/task/%d/syscall", pid);
+    return state == 'S' && read_file(path, text, sizeof text) > 0 &&
+           atol(text) == SYS_futex;
+}
+
+/* One line of maps: 1 and its file where address lies in it. */
+static int map_parse(const char *line, uint64_t address, uint64_t *ret_offset,
+                     const char **ret_file)
+{
+    unsigned long long begin, end, offset;
+    int path = 0;
+
+    if (sscanf(line, "%llx-%llx %*s %llx %*s %*s %n", &begin, &end, &offset, &path) <
+            3 ||
+        address < begin || address >= end || !path)
+        return 0;
+    *ret_offset = address - begin + offset;
+    *ret_file = line + path;
+    return 1;
+}
+
+int crystal_process_site(uint32_t pid, uint64_t address, char *text, size_t text_bytes)
+{
+    char path[64], *line = NULL;
+    size_t capacity = 0;
+    uint64_t offset;
+    const char *file, *base;
+    int found = 0;
+    FILE *maps;
+
+    (void)snprintf(path, sizeof path, "/proc/%" PRIu32 "/maps", pid);
+    maps = fopen(path, "re");
+    while (maps && !found && getline(&line, &capacity, maps) > 0)
+        if (map_parse(line, address, &offset, &file) && *file == '/') {
+            base = strrchr(file, '/') + 1;
+            (void)snprintf(text, text_bytes, "%.*s+0x%" PRIx64,
+                           (int)strcspn(base, "\n"), base, offset);
+            found = 1;
+        }
+    if (maps)
+        (void)fclose(maps); /* read-only */
+    free(line);
+    return found ? 0 : -ENOENT;
+}

@@ -1,0 +1,27 @@
+/* What /proc says of a rank's process on this host. Linux only, as the rest. */
+#ifndef CRYSTAL_PROCESS_H
+#define CRYSTAL_PROCESS_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+struct crystal_process_look {
+    char state;         /* of the main thread: 'R', 'S', 'D', 'T', 't', 'Z', ... */
+    uint64_t cpu_ticks; /* of the whole process, user and system */
+    uint64_t main_cpu_ticks;
+};
+/* 0, or -ESRCH where there is no such process here. */
+int crystal_process_look(uint32_t pid, struct crystal_process_look *ret);
+
+/* 1 where the process runs as this logical rank (CRYSTAL_LRANK of its environment). */
+int crystal_process_is_rank(uint32_t pid, uint32_t lrank);
+
+/* 1 where the main thread of this process is in a futex: it waits for another thread.
+ * *main_cpu_ticks is set in any case. */
+int crystal_process_main_waits(uint64_t *main_cpu_ticks);
+
+/* "libtorch.so+0x1234" for an address in the process; 0, or -ENOENT where nothing is
+ * mapped there. */
+int crystal_process_site(uint32_t pid, uint64_t address, char *text, size_t text_bytes);
+
+#endif
