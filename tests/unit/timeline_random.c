@@ -1,0 +1,656 @@
+/* The timeline against a simulator that is too simple to be wrong: thousands of random
+ * small jobs, every arrival and every end to the nanosecond, deadlocks included.
+ *
+ * The simulator knows nothing of queues: it goes through the program of every rank
+ * again and again from the start, with what is not known yet marked so, until nothing
+ * more becomes known. Only then, among the messages that share a NIC, the earliest one
+ * leaves, and it begins anew.
+ */
+#include "config.h"
+
+#include "runtime/graph_write.h"
+#include "runtime/timeline.h"
+
+#include "tests/check.h"
+
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define JOBS       2000
+#define RANKS      6
+#define COMMS      4
+#define OPS        160
+#define ITERATIONS 2
+#define STREAMS    4
+#define SEQS       (ITERATIONS * OPS)
+#define UNKNOWN    UINT64_MAX
+
+static struct crystal_error err;
+static char path[64];
+
+#define MUST(call)                                                         \
+    do {                                                                   \
+        if (call) {                                                        \
+            printf("Bail out! %s:%d: %s: %s\n", __FILE__, __LINE__, #call, \
+                   crystal_error_text(&err));                              \
+            exit(1);                                                       \
+        }                                                                  \
+    } while (0)
+
+static uint64_t state = 88172645463325252U;
+
+static uint32_t below(uint32_t n)
+{
+    state ^= state << 13;
+    state ^= state >> 7;
+    state ^= state << 17;
+    return (uint32_t)(state >> 33) % n;
+}
+
+/* --- random jobs --- */
+
+struct comm {
+    uint32_t nranks, members[RANKS];
+    uint32_t local[RANKS]; /* by lrank, NONE: no member */
+};
+
+struct job {
+    uint32_t n, comm_count;
+    struct comm comms[COMMS];
+    struct crystal_op ops[RANKS][OPS];
+    uint32_t count[RANKS], locals[RANKS];
+};
+
+static void put(struct job *j, uint32_t r, struct crystal_op op)
+{
+    if (j->count[r] < OPS)
+        j->ops[r][j->count[r]++] = op;
+}
+
+/* Something of the rank's own: a kernel, an event, a wait. */
+static void noise(struct job *j, uint32_t r)
+{
+    static const uint8_t kinds[] = {
+        CRYSTAL_OP_KERNEL, CRYSTAL_OP_KERNEL, CRYSTAL_OP_RECORD,
+        CRYSTAL_OP_RECORD, CRYSTAL_OP_SWAIT,  CRYSTAL_OP_SWAIT,
+        CRYSTAL_OP_WAIT,   CRYSTAL_OP_SYNC,   CRYSTAL_OP_HINT};
+    struct crystal_op op = {.kind = kinds[below(sizeof kinds)],
+                            .stream = (uint16_t)below(STREAMS),
+                            .peer = below(5)};
+
+    if (op.kind == CRYSTAL_OP_KERNEL)
+        op.value = below(3) ? below(2000) : below(200000);
+    put(j, r, op);
+}
+
+static void collective(struct job *j, uint32_t c)
+{
+    static const uint8_t funcs[] = {CRYSTAL_FUNC_ALLREDUCE, CRYSTAL_FUNC_ALLGATHER,
+                                    CRYSTAL_FUNC_REDUCESCATTER, CRYSTAL_FUNC_BROADCAST,
+                                    CRYSTAL_FUNC_ALLTOALL};
+    struct crystal_op op = {.kind = CRYSTAL_OP_COLL,
+                            .func = funcs[below(sizeof funcs)],
+                            .dtype = 7,
+                            .peer = below(j->comms[c].nranks),
+                            .value = below(2) ? below(100) : below(300000)};
+
+    for (uint32_t k = 0; k < j->comms[c].nranks; k++) {
+        uint32_t r = j->comms[c].members[k];
+
+        op.comm = (uint16_t)j->comms[c].local[r];
+        op.stream = (uint16_t)below(STREAMS);
+        put(j, r, op);
+    }
+}
+
+/* Messages of one communicator, in groups of all their ranks. */
+static void messages(struct job *j, uint32_t c)
+{
+    const struct comm *comm = &j->comms[c];
+    uint32_t count = 1 + below(4);
+    uint16_t streams[RANKS];
+
+    for (uint32_t k = 0; k < comm->nranks; k++) {
+        streams[k] = (uint16_t)below(STREAMS);
+        put(j, comm->members[k],
+            (struct crystal_op){.kind = CRYSTAL_OP_GROUP, .aux = 1});
+    }
+    while (count--) {
+        uint32_t from = below(comm->nranks), to = below(comm->nranks);
+        struct crystal_op op = {.dtype = 7,
+                                .value = below(3) ? below(1000) : below(2500000)};
+
+        op.kind = CRYSTAL_OP_SEND;
+        op.func = CRYSTAL_FUNC_SEND;
+        op.comm = (uint16_t)comm->local[comm->members[from]];
+        op.stream = streams[from];
+        op.peer = to;
+        put(j, comm->members[from], op);
+        op.kind = CRYSTAL_OP_RECV;
+        op.func = CRYSTAL_FUNC_RECV;
+        op.comm = (uint16_t)comm->local[comm->members[to]];
+        op.stream = streams[to];
+        op.peer = from;
+        put(j, comm->members[to], op);
+    }
+    for (uint32_t k = 0; k < comm->nranks; k++)
+        put(j, comm->members[k], (struct crystal_op){.kind = CRYSTAL_OP_GROUP});
+}
+
+static void comms_make(struct job *j)
+{
+    j->comm_count = 1 + below(COMMS);
+    memset(j->locals, 0, sizeof j->locals);
+    for (uint32_t c = 0; c < j->comm_count; c++) {
+        struct comm *comm = &j->comms[c];
+
+        comm->nranks = 0;
+        for (uint32_t r = 0; r < j->n; r++) {
+            comm->local[r] = UINT32_MAX;
+            if (c == 0 || below(2)) {
+                comm->local[r] = j->locals[r]++;
+                comm->members[comm->nranks++] = r;
+            }
+        }
+        if (!comm->nranks) {
+            comm->local[0] = j->locals[0]++;
+            comm->members[comm->nranks++] = 0;
+        }
+    }
+}
+
+static bool is_call(const struct crystal_op *op)
+{
+    return op->kind == CRYSTAL_OP_COLL || op->kind == CRYSTAL_OP_SEND ||
+           op->kind == CRYSTAL_OP_RECV;
+}
+
+/* Two near calls of one rank change places where each communicator still sees its own
+ * in order: at times a deadlock. */
+static void spoil(struct job *j)
+{
+    uint32_t r = below(j->n), i = below(j->count[r]), k = i + 1 + below(8);
+    struct crystal_op op = j->ops[r][i];
+
+    if (k >= j->count[r] || op.kind != j->ops[r][k].kind)
+        return;
+    if (!is_call(&op))
+        return;
+    for (uint32_t m = i; m < k; m++)
+        if (is_call(&j->ops[r][m]) && j->ops[r][m].comm == j->ops[r][k].comm)
+            return;
+    for (uint32_t m = i + 1; m <= k; m++)
+        if (is_call(&j->ops[r][m]) && j->ops[r][m].comm == op.comm)
+            return;
+    j->ops[r][i] = j->ops[r][k];
+    j->ops[r][k] = op;
+}
+
+static void job_make(struct job *j)
+{
+    uint32_t steps = 2 + below(14);
+
+    memset(j, 0, sizeof *j);
+    j->n = 1 + below(RANKS);
+    comms_make(j);
+    while (steps--) {
+        uint32_t c = below(j->comm_count);
+
+        for (uint32_t k = below(8); k > 0; k--)
+            noise(j, below(j->n));
+        if (below(3))
+            collective(j, c);
+        else
+            messages(j, c);
+    }
+    for (uint32_t r = 0; r < j->n; r++)
+        put(j, r, (struct crystal_op){.kind = CRYSTAL_OP_HINT});
+    if (below(4) == 0)
+        for (int i = 0; i < 40; i++)
+            spoil(j);
+}
+
+static struct crystal_graph *job_write(const struct job *j)
+{
+    struct crystal_graph_writer *w = crystal_graph_writer_create(j->n);
+    struct crystal_graph *g;
+
+    MUST(!w);
+    for (uint32_t c = 0; c < j->comm_count; c++)
+        (void)crystal_graph_writer_comm(w, NULL, j->comms[c].nranks,
+                                        j->comms[c].members);
+    for (uint32_t r = 0; r < j->n; r++) {
+        (void)crystal_graph_writer_rep(w, r, j->locals[r]);
+        crystal_graph_writer_mark(w);
+        for (uint32_t i = 0; i < j->count[r]; i++)
+            crystal_graph_writer_op(w, &j->ops[r][i]);
+        crystal_graph_writer_mark(w);
+    }
+    for (uint32_t r = 0; r < j->n; r++) {
+        uint32_t map[COMMS];
+
+        for (uint32_t c = 0; c < j->comm_count; c++)
+            if (j->comms[c].local[r] != UINT32_MAX)
+                map[j->comms[c].local[r]] = c;
+        crystal_graph_writer_rank(w, r, r, map);
+    }
+    MUST(crystal_graph_writer_write(w, path, 0, &err));
+    crystal_graph_writer_destroy(w);
+    g = crystal_graph_open(path, &err);
+    MUST(!g);
+    return g;
+}
+
+/* --- the simulator --- */
+
+struct call {
+    bool is_described;
+    struct crystal_transfer_op op;
+    uint64_t arrive[RANKS], end[RANKS];
+};
+
+struct message {
+    uint64_t send, recv, bytes, send_end, recv_end;
+    uint64_t *nic; /* of a group that sends more; NULL: alone */
+    uint64_t order;
+    bool has_left;
+};
+
+struct simulator {
+    const struct job *job;
+    struct crystal_program *programs[RANKS];
+    uint64_t *gaps[RANKS];
+    struct crystal_transfer_wire wire;
+    struct call calls[COMMS][SEQS];
+    struct message messages[COMMS][RANKS][RANKS][SEQS];
+    uint64_t nics[RANKS][ITERATIONS][OPS]; /* free from, by the batch's first message */
+    uint64_t arrive[RANKS][ITERATIONS][OPS], end[RANKS][ITERATIONS][OPS];
+    uint64_t host_end[RANKS];
+    bool is_changed;
+};
+
+static uint64_t latest(uint64_t a, uint64_t b)
+{
+    return a == UNKNOWN || b == UNKNOWN ? UNKNOWN : a > b ? a : b;
+}
+
+static void know(struct simulator *s, uint64_t *place, uint64_t value)
+{
+    if (*place == value)
+        return;
+    *place = value;
+    s->is_changed = true;
+}
+
+/* A rank on its way through its program. */
+struct way {
+    uint32_t r, it;
+    uint64_t host, streams[STREAMS * 2], comms[COMMS], events[OPS];
+    uint32_t colls[COMMS], sends[COMMS][RANKS], recvs[COMMS][RANKS];
+};
+
+static uint32_t comm_of(const struct simulator *s, uint32_t r, uint32_t local)
+{
+    for (uint32_t c = 0; c < s->job->comm_count; c++)
+        if (s->job->comms[c].local[r] == local)
+            return c;
+    return 0;
+}
+
+static uint32_t crank_of(const struct simulator *s, uint32_t c, uint32_t r)
+{
+    uint32_t k = 0;
+
+    while (s->job->comms[c].members[k] != r)
+        k++;
+    return k;
+}
+
+static void coll(struct simulator *s, struct way *w, uint32_t i)
+{
+    const struct crystal_instr *in = &s->programs[w->r]->instrs[i];
+    uint32_t c = comm_of(s, w->r, in->local), crank = crank_of(s, c, w->r);
+    struct call *call = &s->calls[c][w->colls[in->local]++];
+    uint64_t at = latest(latest(w->host, w->streams[in->stream]), w->comms[in->local]);
+
+    if (at != UNKNOWN) {
+        call->is_described = true;
+        call->op = (struct crystal_transfer_op){in->func, s->job->comms[c].nranks,
+                                                in->peer, in->count, 4};
+    }
+    know(s, &call->arrive[crank], at);
+    know(s, &s->arrive[w->r][w->it][i], at);
+    know(s, &s->end[w->r][w->it][i], call->end[crank]);
+    w->streams[in->stream] = w->comms[in->local] = call->end[crank];
+}
+
+static bool is_p2p(const struct crystal_instr *in)
+{
+    return in->kind == CRYSTAL_OP_SEND || in->kind == CRYSTAL_OP_RECV;
+}
+
+static void batch(struct simulator *s, struct way *w, uint32_t begin, uint32_t end)
+{
+    const struct crystal_instr *instrs = s->programs[w->r]->instrs, *first;
+    uint32_t sends = 0, c, own;
+    uint64_t at, all;
+
+    first = &instrs[begin];
+    c = comm_of(s, w->r, first->local);
+    own = crank_of(s, c, w->r);
+    at = all =
+        latest(latest(w->host, w->streams[first->stream]), w->comms[first->local]);
+    for (uint32_t i = begin; i < end; i++)
+        sends += instrs[i].kind == CRYSTAL_OP_SEND &&
+                 instrs[i].stream == first->stream && instrs[i].local == first->local;
+    for (uint32_t i = begin; i < end; i++) {
+        const struct crystal_instr *in = &instrs[i];
+        struct message *m;
+
+        if (!is_p2p(in) || in->stream != first->stream || in->local != first->local)
+            continue;
+        if (in->kind == CRYSTAL_OP_SEND) {
+            m = &s->messages[c][own][in->peer][w->sends[in->local][in->peer]++];
+            know(s, &m->send, at);
+            m->bytes = in->count * 4;
+            m->order = (uint64_t)w->r << 32 | i;
+            m->nic = sends > 1 ? &s->nics[w->r][w->it][begin] : NULL;
+            if (at != UNKNOWN &&
+                (in->peer == own || m->bytes <= CRYSTAL_TRANSFER_EAGER_BYTES))
+                know(s, &m->send_end, at);
+        } else {
+            m = &s->messages[c][in->peer][own][w->recvs[in->local][in->peer]++];
+            know(s, &m->recv, at);
+        }
+        know(s, &s->arrive[w->r][w->it][i], at);
+        know(s, &s->end[w->r][w->it][i],
+             in->kind == CRYSTAL_OP_SEND ? m->send_end : m->recv_end);
+        all = latest(all, s->end[w->r][w->it][i]);
+    }
+    w->streams[first->stream] = w->comms[first->local] = all;
+}
+
+static void launch(struct simulator *s, struct way *w, uint32_t begin, uint32_t end)
+{
+    const struct crystal_instr *instrs = s->programs[w->r]->instrs;
+
+    for (uint32_t i = begin; i < end; i++) {
+        bool is_first = true;
+
+        if (instrs[i].kind == CRYSTAL_OP_COLL)
+            coll(s, w, i);
+        for (uint32_t k = begin; k < i && is_p2p(&instrs[i]); k++)
+            is_first = is_first &&
+                       !(is_p2p(&instrs[k]) && instrs[k].stream == instrs[i].stream &&
+                         instrs[k].local == instrs[i].local);
+        if (is_p2p(&instrs[i]) && is_first)
+            batch(s, w, i, end);
+    }
+}
+
+static void pass(struct simulator *s, uint32_t r)
+{
+    const struct crystal_program *p = s->programs[r];
+    struct way w = {.r = r};
+
+    for (w.it = 0; w.it < ITERATIONS; w.it++) {
+        uint32_t group = UINT32_MAX;
+
+        for (uint32_t i = 0; i < p->instr_count; i++) {
+            const struct crystal_instr *in = &p->instrs[i];
+
+            w.host = w.host == UNKNOWN ? UNKNOWN : w.host + s->gaps[r][i];
+            switch (in->kind) {
+            case CRYSTAL_OP_GROUP:
+                if (in->starts_group)
+                    group = i + 1;
+                else if (group != UINT32_MAX)
+                    launch(s, &w, group, i);
+                if (!in->starts_group)
+                    group = UINT32_MAX;
+                break;
+            case CRYSTAL_OP_COLL:
+            case CRYSTAL_OP_SEND:
+            case CRYSTAL_OP_RECV:
+                if (group == UINT32_MAX)
+                    launch(s, &w, i, i + 1);
+                break;
+            case CRYSTAL_OP_KERNEL:
+                w.streams[in->stream] = latest(w.streams[in->stream], w.host);
+                if (w.streams[in->stream] != UNKNOWN)
+                    w.streams[in->stream] += in->count;
+                break;
+            case CRYSTAL_OP_RECORD:
+                w.events[in->slot] = w.streams[in->stream];
+                break;
+            case CRYSTAL_OP_SWAIT:
+                if (in->slot != CRYSTAL_PROGRAM_NONE)
+                    w.streams[in->stream] = latest(
+                        latest(w.streams[in->stream], w.events[in->slot]), w.host);
+                break;
+            case CRYSTAL_OP_WAIT:
+                if (in->slot != CRYSTAL_PROGRAM_NONE)
+                    w.host = latest(w.host, w.events[in->slot]);
+                break;
+            case CRYSTAL_OP_SYNC:
+                w.host = latest(w.host, w.streams[in->stream]);
+                break;
+            default:
+                break;
+            }
+        }
+    }
+    know(s, &s->host_end[r], w.host);
+}
+
+static void leave(struct simulator *s, struct message *m, bool is_self)
+{
+    uint64_t *nic = m->nic;
+    uint64_t start = latest(m->send, m->recv);
+
+    m->has_left = true;
+    if (nic) {
+        start = latest(start, *nic);
+        if (!is_self)
+            *nic = start + crystal_transfer_occupy_ns(&s->wire, m->bytes);
+    }
+    if (!is_self && m->bytes > CRYSTAL_TRANSFER_EAGER_BYTES)
+        know(s, &m->send_end, start + crystal_transfer_send_ns(&s->wire, m->bytes));
+    know(s, &m->recv_end,
+         start + (is_self ? 0 : crystal_transfer_recv_ns(&s->wire, m->bytes)));
+}
+
+/* What ends because of what is known; of messages that share a NIC only the earliest,
+ * and that only where `shares`. */
+static void ends(struct simulator *s, bool shares)
+{
+    struct message *first = NULL;
+    bool first_is_self = false;
+
+    for (uint32_t c = 0; c < s->job->comm_count; c++) {
+        uint32_t n = s->job->comms[c].nranks;
+
+        for (uint32_t seq = 0; seq < SEQS; seq++) {
+            struct call *call = &s->calls[c][seq];
+            uint64_t scratch[2 * RANKS], got[RANKS];
+            bool is_whole = call->is_described;
+
+            for (uint32_t k = 0; k < n; k++)
+                is_whole = is_whole && call->arrive[k] != UNKNOWN;
+            if (!is_whole || shares)
+                continue;
+            crystal_transfer_coll(&s->wire, &call->op, call->arrive, got, scratch);
+            for (uint32_t k = 0; k < n; k++)
+                know(s, &call->end[k], got[k]);
+        }
+        for (uint32_t i = 0; i < n * n * SEQS; i++) {
+            uint32_t from = i / SEQS / n, to = i / SEQS % n;
+            struct message *m = &s->messages[c][from][to][i % SEQS];
+
+            if (m->has_left || m->send == UNKNOWN || m->recv == UNKNOWN)
+                continue;
+            if (!m->nic) {
+                leave(s, m, from == to);
+            } else if (!first ||
+                       latest(m->send, m->recv) < latest(first->send, first->recv) ||
+                       (latest(m->send, m->recv) == latest(first->send, first->recv) &&
+                        m->order < first->order)) {
+                first = m;
+                first_is_self = from == to;
+            }
+        }
+    }
+    if (shares && first)
+        leave(s, first, first_is_self);
+}
+
+static void simulate(struct simulator *s)
+{
+    memset(s->calls, 0, sizeof s->calls);
+    for (uint32_t c = 0; c < COMMS; c++)
+        for (uint32_t q = 0; q < SEQS; q++) {
+            memset(s->calls[c][q].arrive, 0xff, sizeof s->calls[c][q].arrive);
+            memset(s->calls[c][q].end, 0xff, sizeof s->calls[c][q].end);
+        }
+    memset(s->messages, 0, sizeof s->messages);
+    for (uint32_t i = 0; i < COMMS * RANKS * RANKS * SEQS; i++) {
+        struct message *m = &s->messages[0][0][0][0] + i;
+
+        m->send = m->recv = m->send_end = m->recv_end = UNKNOWN;
+    }
+    memset(s->nics, 0, sizeof s->nics);
+    memset(s->arrive, 0xff, sizeof s->arrive);
+    memset(s->end, 0xff, sizeof s->end);
+    memset(s->host_end, 0xff, sizeof s->host_end);
+    do {
+        do {
+            s->is_changed = false;
+            for (uint32_t r = 0; r < s->job->n; r++)
+                pass(s, r);
+            ends(s, false);
+        } while (s->is_changed);
+        ends(s, true);
+    } while (s->is_changed);
+}
+
+/* --- against each other --- */
+
+static struct simulator sim;
+static uint64_t got_arrive[RANKS][ITERATIONS][OPS], got_end[RANKS][ITERATIONS][OPS];
+static uint64_t got_host[RANKS];
+
+static void on_end(void *context, uint32_t lrank, uint64_t iteration, uint32_t instr,
+                   uint64_t arrive_ns, uint64_t end_ns)
+{
+    (void)context;
+    got_arrive[lrank][iteration][instr] = arrive_ns;
+    got_end[lrank][iteration][instr] = end_ns;
+}
+
+static void on_iteration(void *context, uint32_t lrank, uint64_t iteration,
+                         uint64_t begin_ns, uint64_t end_ns)
+{
+    (void)context, (void)begin_ns;
+    if (iteration == ITERATIONS - 1)
+        got_host[lrank] = end_ns;
+}
+
+static bool run_timeline(const struct crystal_graph *g)
+{
+    struct crystal_timeline_config config = {.graph = g,
+                                             .programs = sim.programs,
+                                             .gap_ns =
+                                                 (const uint64_t *const *)sim.gaps,
+                                             .wire = sim.wire,
+                                             .iterations = ITERATIONS,
+                                             .on_end = on_end,
+                                             .on_iteration = on_iteration};
+    struct crystal_timeline *t = crystal_timeline_create(&config, &err);
+
+    if (!t)
+        return false; /* counts differ: spoilt */
+    memset(got_arrive, 0xff, sizeof got_arrive);
+    memset(got_end, 0xff, sizeof got_end);
+    memset(got_host, 0xff, sizeof got_host);
+    MUST(crystal_timeline_start(t, 0, &err));
+    MUST(crystal_timeline_advance(t, UINT64_MAX, &err));
+    crystal_timeline_destroy(t);
+    return true;
+}
+
+/* What is under way at the end has an arrival in the simulator only. */
+static uint32_t difference(const struct job *j)
+{
+    uint32_t count = 0;
+
+    for (uint32_t r = 0; r < j->n; r++) {
+        count += got_host[r] != sim.host_end[r];
+        for (uint32_t it = 0; it < ITERATIONS; it++)
+            for (uint32_t i = 0; i < OPS; i++)
+                count += got_end[r][it][i] != sim.end[r][it][i] ||
+                         (sim.end[r][it][i] != UNKNOWN &&
+                          got_arrive[r][it][i] != sim.arrive[r][it][i]);
+    }
+    return count;
+}
+
+static void agrees_with_the_simulator(void)
+{
+    static struct job job;
+    uint32_t stuck = 0, compared = 0;
+
+    sim.job = &job;
+    for (uint32_t i = 0; i < JOBS; i++) {
+        uint64_t seed = state;
+        struct crystal_graph *g;
+
+        job_make(&job);
+        g = job_write(&job);
+        sim.wire = (struct crystal_transfer_wire){below(4) ? 1000000000 : 0,
+                                                  below(3) ? 1000 : 0, below(2) * 77, 1,
+                                                  below(2) * 5};
+        for (uint32_t r = 0; r < job.n; r++) {
+            sim.programs[r] = crystal_program_create(g, r, &err);
+            MUST(!sim.programs[r]);
+            sim.gaps[r] = calloc(OPS, sizeof *sim.gaps[r]);
+            MUST(!sim.gaps[r]);
+            for (uint32_t k = 0; k < OPS; k++)
+                sim.gaps[r][k] = below(2) ? below(3000) : 0;
+        }
+        if (run_timeline(g)) {
+            simulate(&sim);
+            compared++;
+            for (uint32_t r = 0; r < job.n; r++)
+                if (sim.host_end[r] == UNKNOWN) {
+                    stuck++;
+                    break;
+                }
+            if (difference(&job)) {
+                printf("# job %u of seed %llu: %u differences\n", i,
+                       (unsigned long long)seed, difference(&job));
+                CHECK(!"the timeline and the simulator differ");
+                i = JOBS;
+            }
+        }
+        for (uint32_t r = 0; r < job.n; r++) {
+            crystal_program_destroy(sim.programs[r]);
+            free(sim.gaps[r]);
+        }
+        crystal_graph_close(g);
+    }
+    printf("# %u jobs compared, %u of them with ranks that wait for ever\n", compared,
+           stuck);
+    CHECK(compared > JOBS / 2);
+    CHECK(stuck >= 5);
+}
+
+int main(void)
+{
+    (void)snprintf(path, sizeof path, "/tmp/crystal-random.%ld", (long)getpid());
+    check_begin();
+    CHECK_RUN(agrees_with_the_simulator);
+    (void)unlink(path); /* a temporary file */
+    return check_end();
+}
