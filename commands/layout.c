@@ -46,6 +46,7 @@ static const struct option long_options[] = {
     {"job-dir", required_argument, NULL, 'd'},
     {"wire", required_argument, NULL, 'w'},
     {"assistants", required_argument, NULL, 'a'},
+    {"slurm-env", required_argument, NULL, 'e'},
     {"job-name", required_argument, NULL, 'J'},
     {"config", required_argument, NULL, 'c'},
     {"topology", required_argument, NULL, 't'},
@@ -71,6 +72,9 @@ static void help(void)
         "  --job-dir=DIR        where the job keeps its files\n"
         "  --job-name=NAME      names the default job directory, ./crystal.NAME\n"
         "  --wire=modelled      how messages of virtual ranks arrive\n"
+        "  --slurm-env=WHICH    what SLURM_PROCID, SLURM_NTASKS, ... say in the "
+        "program:\n"
+        "                       logical ranks (default) or physical tasks\n"
         "  --config=FILE        crystal.yaml\n"
         "  --topology=XML       an hwloc file instead of this machine\n"
         "  --request            key=value lines for the SPANK plugin\n"
@@ -121,6 +125,9 @@ static int parse(int argc, char **argv, struct request *r)
             break;
         case 'a':
             text = &r->options.assistants;
+            break;
+        case 'e':
+            text = &r->options.slurm_env;
             break;
         case 'J':
             text = &r->options.job_name;
@@ -314,8 +321,9 @@ static void print_request(const struct crystal_layout *l,
 {
     char *sandbox = crystal_ranks_format(l->sandbox, l->sandbox_count);
     char *live = crystal_ranks_format(l->live, l->live_count);
+    const struct crystal_stage_rules *emulate = &l->stage[CRYSTAL_STAGE_COUNT - 1];
 
-    printf("version=1\nnodes=1\nntasks=%u\nntasks_per_node=%u\n", l->sandbox_count,
+    printf("version=2\nnodes=1\nntasks=%u\nntasks_per_node=%u\n", l->sandbox_count,
            l->sandbox_count);
     printf("logical_ranks=%u\nlogical_nodes=%u\nranks_per_node=%u\n", l->lrank_count,
            l->lrank_count / l->ranks_per_node, l->ranks_per_node);
@@ -330,13 +338,12 @@ static void print_request(const struct crystal_layout *l,
     for (int i = 0; i < 2; i++)
         if (notices[i][0])
             print_value("notice", notices[i]);
-    for (size_t i = 0; i < conf->env_count; i++) {
-        char key[512];
-
-        (void)snprintf(key, sizeof key, "env.%s.%s", conf->env[i].stage,
-                       conf->env[i].name);
-        print_value(key, conf->env[i].value);
-    }
+    if (l->slurm_physical)
+        print_value("slurm_env", "physical");
+    for (uint32_t i = 0; i < emulate->wrapper.count; i++)
+        print_value("wrapper", emulate->wrapper.v[i]);
+    for (uint32_t i = 0; i < emulate->args.count; i++)
+        print_value("argument", emulate->args.v[i]);
     free(sandbox);
     free(live);
 }

@@ -139,6 +139,7 @@ void stage_close(struct stage *stage)
     crystal_launch_destroy(stage->launch);
     crystal_client_close(stage->client);
     stage_env_fini(&stage->env);
+    crystal_words_fini(&stage->line);
     if (stage->dir) {
         crystal_layout_fini(&stage->layout);
         crystal_jobdir_close(stage->dir);
@@ -197,21 +198,18 @@ void stage_env_common(struct stage *stage)
         stage_env_add(env, "OMP_NUM_THREADS=1");
 }
 
-void stage_env_rank(const struct stage *stage, uint32_t lrank, struct stage_env *env)
+/* SLURM_* as for task of ntasks on nodes. */
+static void env_slurm(struct stage_env *env, uint32_t task, uint32_t ntasks,
+                      uint32_t per_node)
 {
-    uint32_t n = stage->layout.lrank_count, per_node = stage->layout.ranks_per_node;
-    uint32_t nodes = n / per_node, node = lrank / per_node, local = lrank % per_node;
+    uint32_t nodes = ntasks / per_node;
 
-    stage_env_add(env, "%s=%u", CRYSTAL_ENV_LRANK, lrank);
-    stage_env_add(env, "RANK=%u", lrank);
-    stage_env_add(env, "LOCAL_RANK=%u", local);
-    stage_env_add(env, "LOCAL_WORLD_SIZE=%u", per_node);
-    stage_env_add(env, "SLURM_PROCID=%u", lrank);
-    stage_env_add(env, "SLURM_LOCALID=%u", local);
-    stage_env_add(env, "SLURM_NODEID=%u", node);
-    stage_env_add(env, "SLURM_NTASKS=%u", n);
-    stage_env_add(env, "SLURM_NPROCS=%u", n);
-    stage_env_add(env, "SLURM_STEP_NUM_TASKS=%u", n);
+    stage_env_add(env, "SLURM_PROCID=%u", task);
+    stage_env_add(env, "SLURM_LOCALID=%u", task % per_node);
+    stage_env_add(env, "SLURM_NODEID=%u", task / per_node);
+    stage_env_add(env, "SLURM_NTASKS=%u", ntasks);
+    stage_env_add(env, "SLURM_NPROCS=%u", ntasks);
+    stage_env_add(env, "SLURM_STEP_NUM_TASKS=%u", ntasks);
     stage_env_add(env, "SLURM_NNODES=%u", nodes);
     stage_env_add(env, "SLURM_JOB_NUM_NODES=%u", nodes);
     stage_env_add(env, "SLURM_STEP_NUM_NODES=%u", nodes);
@@ -220,6 +218,34 @@ void stage_env_rank(const struct stage *stage, uint32_t lrank, struct stage_env 
         stage_env_add(env, "SLURM_TASKS_PER_NODE=%u(x%u)", per_node, nodes);
     else
         stage_env_add(env, "SLURM_TASKS_PER_NODE=%u", per_node);
+}
+
+void stage_env_rank(const struct stage *stage, const struct stage_rank *rank,
+                    struct stage_env *env)
+{
+    uint32_t n = stage->layout.lrank_count, per_node = stage->layout.ranks_per_node;
+
+    stage_env_add(env, "%s=%u", CRYSTAL_ENV_LRANK, rank->lrank);
+    stage_env_add(env, "RANK=%u", rank->lrank);
+    stage_env_add(env, "LOCAL_RANK=%u", rank->lrank % per_node);
+    stage_env_add(env, "LOCAL_WORLD_SIZE=%u", per_node);
+    if (stage->layout.slurm_physical)
+        env_slurm(env, rank->index, rank->count, rank->count);
+    else
+        env_slurm(env, rank->lrank, n, per_node);
+}
+
+static const struct crystal_stage_rules *rules_of(const struct stage *stage)
+{
+    return &stage->layout.stage[stage->kind - 1];
+}
+
+void stage_env_rules(const struct stage *stage, struct stage_env *env)
+{
+    const struct crystal_words *words = &rules_of(stage)->env;
+
+    for (uint32_t i = 0; i < words->count; i++)
+        stage_env_add(env, "%s", words->v[i]);
 }
 
 /* --- files --- */
@@ -277,22 +303,60 @@ static void show_log_tail(const char *path)
 
 /* --- ranks --- */
 
-static int start_rank(struct stage *stage, uint32_t lrank, int with_log,
+int stage_log_path(const struct stage *stage, uint32_t lrank, char out[PATH_MAX],
+                   struct crystal_error *err)
+{
+    const char *pattern = rules_of(stage)->log, *place;
+    char name[PATH_MAX];
+
+    if (!pattern)
+        return stage_path(stage, out, err, "log/%s.%u.log", stage->name, lrank);
+    place = strstr(pattern, "%r"); /* the rules have none without */
+    if (snprintf(name, sizeof name, "%.*s%u%s", (int)(place - pattern), pattern, lrank,
+                 place + 2) >= (int)sizeof name)
+        return crystal_error_set(err, ENAMETOOLONG, "stage.%s.log: path too long",
+                                 stage->name);
+    if (name[0] != '/')
+        return crystal_jobdir_file(stage->dir, out, PATH_MAX, err, "%s", name);
+    memcpy(out, name, strlen(name) + 1);
+    return 0;
+}
+
+/* wrapper, program, arguments of the stage */
+static int make_line(struct stage *stage, struct crystal_error *err)
+{
+    const struct crystal_stage_rules *rules = rules_of(stage);
+    struct crystal_words *line = &stage->line;
+    int code = 0;
+
+    crystal_words_fini(line);
+    for (uint32_t i = 0; i < rules->wrapper.count && !code; i++)
+        code = crystal_words_add(line, rules->wrapper.v[i]);
+    for (char **word = stage->program; *word && !code; word++)
+        code = crystal_words_add(line, *word);
+    for (uint32_t i = 0; i < rules->args.count && !code; i++)
+        code = crystal_words_add(line, rules->args.v[i]);
+    return code ? crystal_error_set(err, -code, "out of memory") : 0;
+}
+
+static int start_rank(struct stage *stage, const struct stage_rank *which, int with_log,
                       int keeps_stdin, struct crystal_error *err)
 {
+    uint32_t lrank = which->lrank;
     struct crystal_launch_rank rank = {
-        .lrank = lrank, .argv = stage->program, .keeps_stdin = keeps_stdin};
+        .lrank = lrank, .argv = stage->line.v, .keeps_stdin = keeps_stdin};
     struct stage_env env = {0};
     char log[PATH_MAX];
     int code = 0;
 
     for (size_t i = 0; i < stage->env.count; i++)
         stage_env_add(&env, "%s", stage->env.entries[i]);
-    stage_env_rank(stage, lrank, &env);
+    stage_env_rank(stage, which, &env);
+    stage_env_rules(stage, &env);
     if (env.failed || stage->env.failed)
         code = crystal_error_set(err, ENOMEM, "out of memory");
     if (!code && with_log) {
-        code = stage_path(stage, log, err, "log/%s.%u.log", stage->name, lrank);
+        code = stage_log_path(stage, lrank, log, err);
         rank.log_path = log;
     }
     rank.env = env.entries;
@@ -305,7 +369,7 @@ static int start_rank(struct stage *stage, uint32_t lrank, int with_log,
 int stage_start_ranks(struct stage *stage, const uint32_t *lranks, uint32_t count,
                       int with_logs, struct crystal_error *err)
 {
-    int code = 0;
+    int code;
 
     if (!stage->program)
         return crystal_error_set(
@@ -313,9 +377,13 @@ int stage_start_ranks(struct stage *stage, const uint32_t *lranks, uint32_t coun
             "no program is known; give it behind --, as in scrystal "
             "%s --job DIR -- python train.py",
             stage->name);
-    for (uint32_t i = 0; !code && i < count; i++)
-        code = start_rank(stage, lranks[i], with_logs,
+    code = make_line(stage, err);
+    for (uint32_t i = 0; !code && i < count; i++) {
+        struct stage_rank rank = {lranks[i], i, count};
+
+        code = start_rank(stage, &rank, with_logs,
                           !with_logs && i == 0 && !isatty(STDIN_FILENO), err);
+    }
     if (code)
         crystal_launch_stop(stage->launch, GRACE_MS);
     return code;
@@ -329,8 +397,7 @@ static int rank_failed(struct stage *stage, const struct crystal_launch_end *end
 
     stage->code = end->code;
     crystal_launch_end_text(end, how, sizeof how);
-    if (!stage_path(stage, log, NULL, "log/%s.%u.log", stage->name, end->lrank) &&
-        access(log, R_OK) == 0)
+    if (!stage_log_path(stage, end->lrank, log, NULL) && access(log, R_OK) == 0)
         show_log_tail(log);
     else
         log[0] = 0;

@@ -25,8 +25,9 @@ struct stage_env {
 
 struct stage {
     enum stage_kind kind;
-    const char *name; /* "capture", ...: also the component of messages */
-    char **program;   /* argv, borrowed; NULL: none here */
+    const char *name;          /* "capture", ...: also the component of messages */
+    char **program;            /* argv, borrowed; NULL: none here */
+    struct crystal_words line; /* the same with wrapper and arguments of the stage */
     struct crystal_jobdir *dir;
     struct crystal_layout layout;
     char job_dir[PATH_MAX];
@@ -65,15 +66,28 @@ void stage_env_fini(struct stage_env *env);
 /* Adds what every rank of the node gets in this stage but the libraries and the board:
  * job, coordinator, store. */
 void stage_env_common(struct stage *stage);
-/* What only this rank gets: its numbers, logical everywhere. */
-void stage_env_rank(const struct stage *stage, uint32_t lrank, struct stage_env *env);
+/* One rank of those that a stage starts here. */
+struct stage_rank {
+    uint32_t lrank;
+    uint32_t index, count; /* the index-th of count */
+};
+/* What only this rank gets: its numbers; those of Slurm are physical where the user
+ * asked for it. */
+void stage_env_rank(const struct stage *stage, const struct stage_rank *rank,
+                    struct stage_env *env);
+/* What crystal.yaml sets for this stage; comes last. */
+void stage_env_rules(const struct stage *stage, struct stage_env *env);
 
 /* Removes files of an earlier run of the stage, DIR/sub/ *suffix. */
 int stage_sweep(const struct stage *stage, const char *sub, const char *suffix,
                 struct crystal_error *err);
 
-/* Starts the program as each of lranks. with_logs: output to log/<stage>.<lrank>.log
- * instead of ours. */
+/* Where the output of a rank goes in capture and plan, see runtime/stage_rules.h. */
+int stage_log_path(const struct stage *stage, uint32_t lrank, char out[PATH_MAX],
+                   struct crystal_error *err);
+
+/* Starts the program, with what crystal.yaml puts around it, as each of lranks.
+ * with_logs: output to stage_log_path instead of ours. */
 int stage_start_ranks(struct stage *stage, const uint32_t *lranks, uint32_t count,
                       int with_logs, struct crystal_error *err);
 /* Called between waits; nonzero ends the stage with the sentence in err. */

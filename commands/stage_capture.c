@@ -58,12 +58,12 @@ static int seal_rank(const struct stage *stage, uint32_t lrank,
         code = stage_path(stage, path, err, "ranks/%u.payload", lrank);
     if (!code)
         code = crystal_payload_seal(path, err);
-    if (code == -ENOENT)
+    if (code == -ENOENT && stage_log_path(stage, lrank, path, err) == 0)
         return crystal_error_set(
             err, ENOENT,
             "rank %u recorded nothing, it made no NCCL call; is contrib/pytorch "
-            "installed where the program runs? see %s/log/capture.%u.log",
-            lrank, stage->job_dir, lrank);
+            "installed where the program runs? see %s",
+            lrank, path);
     return code;
 }
 

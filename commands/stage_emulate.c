@@ -140,6 +140,8 @@ int stage_emulate(struct stage *stage, uint32_t node_number)
     }
     stage_env_add(&stage->env, "%s=%s", CRYSTAL_ENV_NCCL_LIBRARY, library);
     stage_env_add(&stage->env, "%s=%s", CRYSTAL_ENV_RUN_DIR, run);
+    if (!stage->program)
+        stage_env_rules(stage, &stage->env); /* the tasks read them with the rest */
     code = write_env(stage, node_number, &err);
     if (!code && stage->program) {
         code =

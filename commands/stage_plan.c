@@ -84,11 +84,11 @@ static int seal(const struct stage *stage, struct crystal_error *err)
         code = stage_path(stage, path, err, "plan/%u.trace", lrank);
         if (!code)
             code = crystal_trace_seal(path, err);
-        if (code == -ENOENT)
+        if (code == -ENOENT && stage_log_path(stage, lrank, path, err) == 0)
             code = crystal_error_set(err, ENOENT,
                                      "rank %u recorded nothing, it made no NCCL call; "
-                                     "see %s/log/plan.%u.log",
-                                     lrank, stage->job_dir, lrank);
+                                     "see %s",
+                                     lrank, path);
     }
     return code ? code : stage_node_seal_runs(stage, "plan", err);
 }

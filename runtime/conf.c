@@ -52,8 +52,18 @@ static const struct key {
 };
 #define KEY_COUNT (sizeof keys / sizeof keys[0])
 
-static const char env_doc[] =
-    "environment variable NAME of the program in that stage only";
+/* Keys that exist per stage; runtime/stage_rules.c reads them. */
+static const struct crystal_conf_key stage_keys[] = {
+    {"stage.{capture,plan,emulate}.env.NAME", "text", "",
+     "environment variable NAME of the program in that stage only"},
+    {"stage.{capture,plan,emulate}.args", "words", "",
+     "more arguments of the program in that stage, a list or a text split at blanks"},
+    {"stage.{capture,plan,emulate}.wrapper", "words", "",
+     "command that runs the program in that stage, a list or a text split at blanks"},
+    {"stage.{capture,plan}.log", "file name", "",
+     "where a rank's output goes, %r is the rank (default log/STAGE.%r.log)"},
+};
+#define STAGE_KEY_COUNT (sizeof stage_keys / sizeof stage_keys[0])
 
 static int number_prefix(const char *text, double *ret, const char **rest)
 {
@@ -156,37 +166,16 @@ static int set_value(struct crystal_conf *conf, const struct key *key, const cha
     return -EINVAL;
 }
 
-/* "stage.STAGE.env.NAME" -> an entry of conf->env; -ENOENT where it is no such key. */
-static int set_env(struct crystal_conf *conf, const struct crystal_yaml_item *item)
-{
-    static const char *const stages[] = {"capture", "plan", "emulate"};
-
-    for (unsigned i = 0; i < 3; i++) {
-        struct crystal_conf_env *env;
-        char prefix[32];
-        int length = snprintf(prefix, sizeof prefix, "stage.%s.env.", stages[i]);
-
-        if (strncmp(item->key, prefix, (size_t)length) != 0 || !item->key[length])
-            continue;
-        env = realloc(conf->env, (conf->env_count + 1) * sizeof *env);
-        if (!env)
-            return -ENOMEM;
-        conf->env = env;
-        env += conf->env_count;
-        env->stage = strdup(stages[i]);
-        env->name = strdup(item->key + length);
-        env->value = strdup(item->value);
-        conf->env_count++;
-        return env->stage && env->name && env->value ? 0 : -ENOMEM;
-    }
-    return -ENOENT;
-}
-
 static int apply(struct crystal_conf *conf, const struct crystal_yaml_item *item,
                  const char *path, struct crystal_error *err)
 {
-    int code = set_env(conf, item);
+    int code = crystal_stage_rules_set(conf->stage, item->key, item->value);
 
+    if (code == -EINVAL)
+        return crystal_error_set(
+            err, EINVAL, "%s:%u:%u: %s: '%s' is no %s", path, item->line, item->column,
+            item->key, item->value,
+            strstr(item->key, ".log") ? "file name with %r for the rank" : "setting");
     for (size_t i = 0; code == -ENOENT && i < KEY_COUNT; i++)
         if (strcmp(keys[i].name, item->key) == 0) {
             code = set_value(conf, &keys[i], item->value);
@@ -230,12 +219,7 @@ int crystal_conf_read(const char *path, struct crystal_conf *ret,
 
 void crystal_conf_fini(struct crystal_conf *conf)
 {
-    for (size_t i = 0; i < conf->env_count; i++) {
-        free(conf->env[i].stage);
-        free(conf->env[i].name);
-        free(conf->env[i].value);
-    }
-    free(conf->env);
+    crystal_stage_rules_fini(conf->stage);
     free(conf->job_dir);
     free(conf->gres_per_node);
     memset(conf, 0, sizeof *conf);
@@ -243,12 +227,11 @@ void crystal_conf_fini(struct crystal_conf *conf)
 
 const struct crystal_conf_key *crystal_conf_keys(void)
 {
-    static struct crystal_conf_key rows[KEY_COUNT + 2];
+    static struct crystal_conf_key rows[KEY_COUNT + STAGE_KEY_COUNT + 1];
 
     for (size_t i = 0; i < KEY_COUNT; i++)
         rows[i] = (struct crystal_conf_key){keys[i].name, type_names[keys[i].type],
                                             keys[i].default_text, keys[i].doc};
-    rows[KEY_COUNT] = (struct crystal_conf_key){"stage.{capture,plan,emulate}.env.NAME",
-                                                "text", "", env_doc};
+    memcpy(rows + KEY_COUNT, stage_keys, sizeof stage_keys);
     return rows;
 }

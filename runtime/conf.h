@@ -5,15 +5,10 @@
 #define CRYSTAL_CONF_H
 
 #include "runtime/error.h"
+#include "runtime/stage_rules.h"
 
 #include <stddef.h>
 #include <stdint.h>
-
-struct crystal_conf_env {
-    char *stage; /* "capture", "plan" or "emulate"; owned */
-    char *name;  /* owned */
-    char *value; /* owned */
-};
 
 struct crystal_conf {
     int64_t enabled;
@@ -24,8 +19,7 @@ struct crystal_conf {
     uint64_t plan_tolerance_ppm; /* of an iteration */
     char *job_dir;               /* template with %u user, %x job name; owned */
     char *gres_per_node;         /* owned; empty = ask for nothing */
-    struct crystal_conf_env *env;
-    size_t env_count;
+    struct crystal_stage_rules stage[CRYSTAL_STAGE_COUNT];
 };
 
 /* Defaults, then path over them (NULL: defaults only). Unknown keys, bad values and

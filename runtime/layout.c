@@ -15,6 +15,7 @@ void crystal_layout_fini(struct crystal_layout *layout)
     for (char **arg = layout->program; arg && *arg; arg++)
         free(*arg);
     free(layout->program);
+    crystal_stage_rules_fini(layout->stage);
     memset(layout, 0, sizeof *layout);
 }
 

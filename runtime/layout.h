@@ -7,6 +7,7 @@
 #define CRYSTAL_LAYOUT_H
 
 #include "runtime/error.h"
+#include "runtime/stage_rules.h"
 
 #include <stddef.h>
 #include <stdint.h>
@@ -42,6 +43,8 @@ struct crystal_layout {
     uint32_t plan_passes;      /* plan.passes, at least 1 */
     uint32_t plan_tolerance_ppm;
     uint64_t fingerprint; /* program, arguments (outside stage rules), grid, versions */
+    int slurm_physical;   /* the program's SLURM_* name the ranks that really run */
+    struct crystal_stage_rules stage[CRYSTAL_STAGE_COUNT];
     char job_name[64];
     char **program; /* argv of the program, NULL-terminated; owned; may be NULL */
 };

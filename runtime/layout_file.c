@@ -60,7 +60,9 @@ static int print(FILE *out, const struct crystal_layout *l)
                 l->wire_bytes_per_s, l->wire_latency_ns);
         fprintf(out, "plan:\n  passes: %u\n  tolerance_ppm: %u\n", l->plan_passes,
                 l->plan_tolerance_ppm);
+        fprintf(out, "slurm_env: %s\n", l->slurm_physical ? "physical" : "logical");
         fprintf(out, "fingerprint: \"%016" PRIx64 "\"\n", l->fingerprint);
+        crystal_stage_rules_print(l->stage, out, print_quoted);
         if (l->program && l->program[0]) {
             fprintf(out, "program:\n");
             for (char **arg = l->program; *arg; arg++) {
@@ -226,6 +228,24 @@ static int word(struct reading *r, const char *key, const char *zero, const char
     return 0;
 }
 
+/* Neither is in layouts of older versions. */
+static int surroundings(struct reading *r, struct crystal_layout *l)
+{
+    if (crystal_yaml_get(r->map, "slurm_env") &&
+        word(r, "slurm_env", "logical", "physical", &l->slurm_physical))
+        return -EINVAL;
+    for (size_t i = 0; i < r->map->item_count; i++) {
+        const struct crystal_yaml_item *item = &r->map->items[i];
+        int code = crystal_stage_rules_set(l->stage, item->key, item->value);
+
+        if (code && code != -ENOENT)
+            return crystal_error_set(r->err, -code, "%s:%u:%u: %s: %s", r->path,
+                                     item->line, item->column, item->key,
+                                     strerror(-code));
+    }
+    return 0;
+}
+
 static int read_all(struct reading *r, struct crystal_layout *l)
 {
     uint64_t n, g, k, fingerprint, version;
@@ -243,7 +263,7 @@ static int read_all(struct reading *r, struct crystal_layout *l)
         ranks(r, "live", (uint32_t)n, &l->live, &l->live_count) ||
         word(r, "live_mode", "replica", "all", &all) ||
         word(r, "payload", "control", "all", &l->payload_all) || plan(r, l) ||
-        program(r, l))
+        surroundings(r, l) || program(r, l))
         return -EINVAL;
     name = text(r, "job_name");
     if (!name)

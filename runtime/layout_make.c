@@ -217,6 +217,8 @@ static uint64_t fingerprint(const struct crystal_layout *l, const char *parallel
                  l->lrank_count, l->ranks_per_node, parallel ? parallel : "",
                  (int)l->live_mode, l->iterations, l->payload_all);
     (void)XXH3_64bits_update(state, options, (size_t)used + 1);
+    if (l->slurm_physical)
+        (void)XXH3_64bits_update(state, "physical", sizeof "physical");
     for (char **arg = l->program; arg && *arg; arg++) {
         (void)XXH3_64bits_update(state, *arg, strlen(*arg) + 1);
         hash_file(state, *arg);
@@ -261,6 +263,11 @@ static int words(const struct crystal_layout_options *o, struct crystal_layout *
         return crystal_error_set(err, ENOTSUP,
                                  "--crystal-assistants is not yet supported; "
                                  "the modelled wire needs none");
+    l->slurm_physical = o->slurm_env && strcmp(o->slurm_env, "physical") == 0;
+    if (o->slurm_env && !l->slurm_physical && strcmp(o->slurm_env, "logical") != 0)
+        return crystal_error_set(
+            err, EINVAL, "--crystal-slurm-env: '%.64s' is neither logical nor physical",
+            o->slurm_env);
     l->iterations = ITERATIONS_DEFAULT;
     if (o->iterations)
         return positive("iterations", o->iterations, ITERATIONS_MAX, &l->iterations,
@@ -289,7 +296,8 @@ int crystal_layout_make(const struct crystal_layout_options *options,
         grid(options, &l, err) || sandbox(options, &l, notice, notice_bytes, err) ||
         live(options, &l, err))
         goto err_fini;
-    if (copy_program(&l, options->program)) {
+    if (copy_program(&l, options->program) ||
+        crystal_stage_rules_copy(conf->stage, l.stage)) {
         code = crystal_error_set(err, ENOMEM, "layout: out of memory");
         goto err_fini;
     }

@@ -20,6 +20,7 @@ struct crystal_layout_options {
     const char *payload;
     const char *wire;
     const char *assistants;
+    const char *slurm_env;
     const char *job_name;
     char **program; /* argv, NULL-terminated, may be NULL */
 };

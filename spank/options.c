@@ -45,6 +45,10 @@ const struct crystal_option_info crystal_option_table[CRYSTAL_OPTION_COUNT] = {
     [CRYSTAL_OPTION_ASSISTANTS] =
         {"crystal-assistants", "K",
          "Extra nodes that play virtual ranks over a real wire (default: none)"},
+    [CRYSTAL_OPTION_SLURM_ENV] =
+        {"crystal-slurm-env", "WHICH",
+         "What SLURM_PROCID, SLURM_NTASKS, ... say in the program: logical ranks "
+         "(default) or physical tasks"},
     [CRYSTAL_OPTION_STAGE] = {"crystal-stage", NULL, NULL},
 };
 

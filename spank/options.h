@@ -17,6 +17,7 @@ enum crystal_option {
     CRYSTAL_OPTION_JOB_DIR,
     CRYSTAL_OPTION_WIRE,
     CRYSTAL_OPTION_ASSISTANTS,
+    CRYSTAL_OPTION_SLURM_ENV,
     CRYSTAL_OPTION_STAGE, /* internal: what a step started by us is for */
     CRYSTAL_OPTION_COUNT
 };

@@ -196,10 +196,14 @@ static int set_key(struct crystal_request *r, const char *key, const char *value
         return take_text(value, &r->job_name);
     if (strcmp(key, "gres_per_node") == 0)
         return take_text(value, &r->gres_per_node);
+    if (strcmp(key, "slurm_env") == 0)
+        return take_text(value, &r->slurm_env);
     if (strcmp(key, "notice") == 0)
         crystal_argv_add(&r->notices, "%s", value);
-    else if (strncmp(key, "env.", 4) == 0)
-        crystal_argv_add(&r->env, "%s=%s", key + 4, value);
+    else if (strcmp(key, "wrapper") == 0)
+        crystal_argv_add(&r->wrapper, "%s", value);
+    else if (strcmp(key, "argument") == 0)
+        crystal_argv_add(&r->arguments, "%s", value);
     return 0;
 }
 
@@ -220,7 +224,7 @@ static int check(struct crystal_request *r, uint32_t version, struct crystal_err
                                  "plugin and command from one release");
     if (!r->gres_per_node && take_text("", &r->gres_per_node) < 0)
         return crystal_error_set(err, ENOMEM, "out of memory");
-    if (r->notices.failed || r->env.failed)
+    if (r->notices.failed || r->wrapper.failed || r->arguments.failed)
         return crystal_error_set(err, ENOMEM, "out of memory");
     return 0;
 }
@@ -265,6 +269,8 @@ void crystal_request_fini(struct crystal_request *request)
     free(request->job_name);
     free(request->gres_per_node);
     crystal_argv_fini(&request->notices);
-    crystal_argv_fini(&request->env);
+    free(request->slurm_env);
+    crystal_argv_fini(&request->wrapper);
+    crystal_argv_fini(&request->arguments);
     memset(request, 0, sizeof *request);
 }

@@ -1,5 +1,5 @@
 /* What `scrystal layout --request` says about an emulated job: the shape of the
- * allocation and of each step. A frozen seam, version 1: key=value lines on standard
+ * allocation and of each step. A frozen seam, version 2: key=value lines on standard
  * output, values percent-encoded; unknown keys are ignored.
  */
 #ifndef CRYSTAL_SPANK_REQUEST_H
@@ -11,7 +11,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define CRYSTAL_REQUEST_VERSION 1
+#define CRYSTAL_REQUEST_VERSION 2
 
 enum crystal_stage_bit {
     CRYSTAL_STAGE_BIT_CAPTURE = 1,
@@ -35,7 +35,9 @@ struct crystal_request {
     char *job_name;      /* owned */
     char *gres_per_node; /* may be empty; owned */
     struct crystal_argv notices;
-    struct crystal_argv env; /* "STAGE.NAME=VALUE" */
+    char *slurm_env;               /* NULL or "physical"; owned */
+    struct crystal_argv wrapper;   /* in front of the emulated program */
+    struct crystal_argv arguments; /* behind its own */
 };
 
 /* 0, or -EPROTO and a sentence. ret is filled on success only. */

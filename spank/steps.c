@@ -83,43 +83,16 @@ static void scrub(void)
     }
 }
 
-/* Sets what crystal.yaml wants for one stage. */
-static void apply_stage_env(const struct crystal_request *r, const char *stage)
-{
-    size_t bytes = strlen(stage);
-
-    for (int i = 0; i < r->env.count; i++) {
-        char *setting = r->env.v[i], *equals;
-
-        if (!starts_with(setting, stage) || setting[bytes] != '.')
-            continue;
-        setting += bytes + 1;
-        equals = strchr(setting, '=');
-        if (!equals)
-            continue;
-        *equals = '\0';
-        (void)setenv(setting, equals + 1, 1); /* fails for an empty name only */
-        *equals = '=';
-    }
-}
-
-struct step_env {
-    const struct crystal_steps *steps;
-    const char *stage; /* whose variables of crystal.yaml apply; NULL = none */
-};
-
 static void prepare_step(void *context)
 {
-    const struct step_env *env = context;
-    char *job_id = strdup(env->steps->job_id);
+    const struct crystal_steps *steps = context;
+    char *job_id = strdup(steps->job_id);
 
     scrub();
     /* Neither fails but for an empty name or memory. The progress lines are ours. */
     if (job_id)
         (void)setenv("SLURM_JOB_ID", job_id, 1);
     (void)setenv("CRYSTAL_LOG", "warning", 0);
-    if (env->stage)
-        apply_stage_env(env->steps->request, env->stage);
 }
 
 /* --- command lines --- */
@@ -221,22 +194,25 @@ static void program_line(const struct crystal_steps *s, struct crystal_argv *out
     crystal_argv_add(out, "--crystal-logical-ranks=%u", r->logical_rank_count);
     crystal_argv_add(out, "--crystal-ranks-per-node=%u", r->ranks_per_node);
     crystal_argv_add(out, "--crystal-sandbox=%s", r->sandbox);
-    crystal_argv_add_range(out, s->self, end, s->self->count);
+    crystal_argv_add(out, "--crystal-slurm-env=%s",
+                     r->slurm_env ? r->slurm_env : "logical");
+    crystal_argv_add_range(out, s->self, end, s->program); /* "--" */
+    crystal_argv_add_range(out, &r->wrapper, 0, r->wrapper.count);
+    crystal_argv_add_range(out, s->self, s->program, s->self->count);
+    crystal_argv_add_range(out, &r->arguments, 0, r->arguments.count);
 }
 
 /* --- the steps themselves --- */
 
-static int start_helper(const struct crystal_steps *s, const char *stage,
-                        struct crystal_argv *line, const char *log, pid_t *ret_pid,
-                        struct crystal_error *err)
+static int start_helper(const struct crystal_steps *s, struct crystal_argv *line,
+                        const char *log, pid_t *ret_pid, struct crystal_error *err)
 {
-    struct step_env env = {s, stage};
     char self[PATH_MAX];
     struct crystal_process_spec spec = {
         .path = crystal_process_self(self, sizeof self),
         .argv = line,
         .prepare = prepare_step,
-        .context = &env,
+        .context = (void *)(uintptr_t)s, /* const for prepare_step */
         .background = true,
         .log = log,
     };
@@ -370,7 +346,7 @@ static int start_coordinator(const struct crystal_steps *s, struct helpers *help
     if (stat(path, &before) < 0)
         before.st_ino = 0;
     coordinator_line(s, &line);
-    if (start_helper(s, NULL, &line, log, &helpers->coord, &err) < 0)
+    if (start_helper(s, &line, log, &helpers->coord, &err) < 0)
         return say("coordinator", &err, EXIT_STAGE);
     return wait_for_file(s, path, &before, &helpers->coord, "coordinator", log);
 }
@@ -399,13 +375,12 @@ static int run_stage(const struct crystal_process_spec *spec, const char *name,
 static int run_agent_stage(const struct crystal_steps *s, const char *stage,
                            uint32_t ranks, pid_t coord)
 {
-    struct step_env env = {s, stage};
     struct crystal_argv line = {0};
     char self[PATH_MAX];
     struct crystal_process_spec spec = {.path = crystal_process_self(self, sizeof self),
                                         .argv = &line,
                                         .prepare = prepare_step,
-                                        .context = &env};
+                                        .context = (void *)(uintptr_t)s};
     char title[128];
     int rc, used;
 
@@ -459,7 +434,7 @@ static int start_agents(const struct crystal_steps *s, struct helpers *helpers)
         (void)unlink(path);
     }
     agent_line(s, CRYSTAL_STEP_AGENT, CRYSTAL_STEP_PROGRAM, false, &line);
-    if (start_helper(s, "emulate", &line, NULL, &helpers->agent, &err) < 0)
+    if (start_helper(s, &line, NULL, &helpers->agent, &err) < 0)
         return say("agent", &err, EXIT_STAGE);
     for (uint32_t node = 0; code == 0 && node < s->request->node_count; node++) {
         snprintf(name, sizeof name, "agent.%u.env", node);
@@ -488,7 +463,6 @@ static int become_program(const struct crystal_steps *s, const struct helpers *h
 
     snprintf(pids, sizeof pids, "%d,%d,%d", (int)helpers->coord, (int)helpers->agent,
              (int)s->salloc);
-    apply_stage_env(s->request, "emulate");
     program_line(s, &line);
     if (!crystal_argv_is_ok(&line) || setenv(CRYSTAL_STEPS_ENV, pids, 1) < 0) {
         dprintf(2, "crystal: out of memory\n");

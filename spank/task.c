@@ -68,9 +68,11 @@ static int task_of(const struct crystal_options *options, uint32_t index,
                    struct crystal_task *ret, struct crystal_error *err)
 {
     const char *sandbox = options->value[CRYSTAL_OPTION_SANDBOX];
+    const char *slurm_env = options->value[CRYSTAL_OPTION_SLURM_ENV];
 
     ret->logical_rank_count = number(options, CRYSTAL_OPTION_LOGICAL_RANKS);
     ret->ranks_per_node = number(options, CRYSTAL_OPTION_RANKS_PER_NODE);
+    ret->slurm_physical = slurm_env && strcmp(slurm_env, "physical") == 0;
     ret->lrank = sandbox ? crystal_rank_list_at(sandbox, index) : UINT32_MAX;
     if (!ret->logical_rank_count || !ret->ranks_per_node ||
         ret->lrank >= ret->logical_rank_count)

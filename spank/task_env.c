@@ -84,6 +84,8 @@ void crystal_task_env_add(const struct crystal_task *task, struct crystal_argv *
     crystal_argv_add(out, "LOCAL_RANK=%u", local);
     crystal_argv_add(out, "WORLD_SIZE=%u", n);
     crystal_argv_add(out, "LOCAL_WORLD_SIZE=%u", per_node);
+    if (task->slurm_physical)
+        return;
     crystal_argv_add(out, "SLURM_PROCID=%u", task->lrank);
     crystal_argv_add(out, "SLURM_LOCALID=%u", local);
     crystal_argv_add(out, "SLURM_NODEID=%u", node);

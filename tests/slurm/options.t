@@ -8,7 +8,7 @@ cluster_begin 1
 for command in srun sbatch salloc; do
     run "$command" --help
     count=$(grep -c '^ *--crystal-[a-z-]*=[A-Z]' <<<"$out")
-    is "$command --help: eleven options" "$count" 11
+    is "$command --help: twelve options" "$count" 12
     hasnt "$command --help: the internal one is not shown" "$out" crystal-stage=
 done
 
@@ -68,6 +68,8 @@ bad "layout: --crystal-wire: 'pigeon' is neither modelled nor real" \
     $n=64 --crystal-live=all --crystal-wire=pigeon
 bad "layout: --crystal-assistants is not yet supported; the modelled wire needs none" \
     $n=64 --crystal-live=all --crystal-assistants=2
+bad "layout: --crystal-slurm-env: 'both' is neither logical nor physical" \
+    $n=64 --crystal-live=all --crystal-slurm-env=both
 grid=--crystal-parallel=tp=2,pp=4,dp=8
 bad "--gpus does not go with $n: the allocation is whole sandbox nodes; leave it out, --gres or --gpus-per-node say what a node has" \
     $n=64 $grid -G 8

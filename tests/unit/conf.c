@@ -53,19 +53,28 @@ static void values_over_defaults(void)
 {
     struct crystal_conf conf;
 
-    CHECK_EQ(
-        read_text("wire: {bandwidth: 400Gb/s, latency: 3us}\nenabled: no\n"
-                  "stage:\n  plan:\n    env: {A: 1}\n  emulate:\n    env: {B: x y}\n",
-                  &conf),
-        0);
+    CHECK_EQ(read_text("wire: {bandwidth: 400Gb/s, latency: 3us}\nenabled: no\n"
+                       "stage:\n  plan:\n    env: {A: 1}\n    args: -a  b\n"
+                       "    log: \"/tmp/%r.log\"\n"
+                       "  emulate:\n    env: {B: x y}\n    args: [c d, e]\n"
+                       "    wrapper: nice -n 5\n",
+                       &conf),
+             0);
     CHECK_EQ(conf.wire_bytes_per_s, 50000000000);
     CHECK_EQ(conf.wire_latency_ns, 3000);
     CHECK_EQ(conf.enabled, 0);
     CHECK_EQ(conf.logical_ranks_max, 1048576);
-    CHECK_EQ(conf.env_count, 2);
-    CHECK_STR(conf.env[1].stage, "emulate");
-    CHECK_STR(conf.env[1].name, "B");
-    CHECK_STR(conf.env[1].value, "x y");
+    CHECK_EQ(conf.stage[0].env.count, 0);
+    CHECK_EQ(conf.stage[1].env.count, 1);
+    CHECK_STR(conf.stage[1].env.v[0], "A=1");
+    CHECK_EQ(conf.stage[1].args.count, 2);
+    CHECK_STR(conf.stage[1].args.v[1], "b");
+    CHECK_STR(conf.stage[1].log, "/tmp/%r.log");
+    CHECK_STR(conf.stage[2].env.v[0], "B=x y");
+    CHECK_EQ(conf.stage[2].args.count, 2);
+    CHECK_STR(conf.stage[2].args.v[0], "c d");
+    CHECK_EQ(conf.stage[2].wrapper.count, 3);
+    CHECK_STR(conf.stage[2].wrapper.v[2], "5");
     CHECK_STR(conf.job_dir, "./crystal.%x");
     crystal_conf_fini(&conf);
 }
@@ -82,6 +91,11 @@ static void faults(void)
         {"limits: {logical_ranks: 0}\n", "'0' is no count"},
         {"limits: {logical_ranks: 1.5}\n", "'1.5' is no count"},
         {"stage: {train: {env: {A: 1}}}\n", "unknown key 'stage.train.env.A'"},
+        {"stage: {emulate: {log: a.%r}}\n", "unknown key 'stage.emulate.log'"},
+        {"stage: {plan: {log: one}}\n",
+         ":1:21: stage.plan.log: 'one' is no file name with %r for the rank"},
+        {"stage: {plan: {env: {A: \"1\\n2\"}}}\n", "is no setting"},
+        {"stage: {plan: {wrapper: {a: b}}}\n", "unknown key 'stage.plan.wrapper.a'"},
         {"a: [\n", ":2:1:"},
     };
     struct crystal_conf conf;

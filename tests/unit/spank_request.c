@@ -10,12 +10,13 @@
 #include <errno.h>
 #include <fcntl.h>
 
-static const char good[] = "version=1\nnodes=1\nntasks=8\nntasks_per_node=8\n"
+static const char good[] = "version=2\nnodes=1\nntasks=8\nntasks_per_node=8\n"
                            "logical_ranks=64\nlogical_nodes=8\nranks_per_node=8\n"
                            "sandbox=8-15\nlive=0-7\niterations=3\n"
                            "job_dir=/tmp/a%20b%25\njob_name=x\nstages=capture,emulate\n"
                            "gres_per_node=\nstore_port=0\nsomething_new=1\n"
-                           "notice=one\nnotice=two%0Alines\nenv.plan.A=1=2\n";
+                           "notice=one\nnotice=two%0Alines\nslurm_env=physical\n"
+                           "wrapper=nice\nwrapper=-n 5\nargument=--x=1\n";
 
 static void answer(void)
 {
@@ -35,8 +36,11 @@ static void answer(void)
     CHECK_STR(r.gres_per_node, "");
     CHECK_EQ(r.notices.count, 2);
     CHECK_STR(r.notices.v[1], "two\nlines");
-    CHECK_EQ(r.env.count, 1);
-    CHECK_STR(r.env.v[0], "plan.A=1=2");
+    CHECK_STR(r.slurm_env, "physical");
+    CHECK_EQ(r.wrapper.count, 2);
+    CHECK_STR(r.wrapper.v[1], "-n 5");
+    CHECK_EQ(r.arguments.count, 1);
+    CHECK_STR(r.arguments.v[0], "--x=1");
     crystal_request_fini(&r);
 }
 
@@ -61,7 +65,7 @@ static int parse_changed(const char *key, const char *line, struct crystal_error
 static void bad_answers(void)
 {
     static const char *const cases[][3] = {
-        {"\nversion=", "\nversion=2", "version 2"},
+        {"\nversion=", "\nversion=1", "version 1"},
         {"\nversion=", "\nversion=", "'version'"},
         {"\nversion=", "\n", "version 0"},
         {"\nnodes=", "\nnodes=0", "incomplete"},
