@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -47,6 +48,27 @@ void crystal_process_reset_signals(void)
     (void)sigprocmask(SIG_SETMASK, &none, NULL);
 }
 
+/* How signals reach us: srun of Slurm 22.05 blocks them before it loads plugins, newer
+ * ones have threads of their own that would take them. So a handler, which runs in any
+ * thread, writes them into a pipe. One per process, until exec or exit. */
+static int signal_pipe[2] = {-1, -1};
+
+struct signal_note {
+    int number;
+    bool from_terminal; /* the whole process group has got it */
+};
+
+static void note_signal(int number, siginfo_t *info, void *context)
+{
+    struct signal_note note = {number, info->si_code == SI_KERNEL};
+    int saved = errno;
+
+    (void)context;
+    if (write(signal_pipe[1], &note, sizeof note) < 0)
+        errno = saved; /* full: enough of them are known */
+    errno = saved;
+}
+
 static void ending_set(sigset_t *set)
 {
     (void)sigemptyset(set);
@@ -54,26 +76,38 @@ static void ending_set(sigset_t *set)
         (void)sigaddset(set, ending_signals[i]);
 }
 
-/* Takes one waiting signal. ret_from_terminal: the whole process group has got it. */
-static int take_signal(const sigset_t *set, bool *ret_from_terminal)
+int crystal_process_watch_signals(struct crystal_error *err)
 {
-    static const struct timespec now = {0, 0};
-    siginfo_t info;
-    int number = sigtimedwait(set, &info, &now);
+    struct sigaction action = {.sa_sigaction = note_signal,
+                               .sa_flags = SA_SIGINFO | SA_RESTART};
+    sigset_t set;
 
-    if (number <= 0)
+    if (pipe2(signal_pipe, O_CLOEXEC | O_NONBLOCK) < 0)
+        return crystal_error_set(err, errno, "pipe: %s", strerror(errno));
+    (void)sigemptyset(&action.sa_mask);
+    for (size_t i = 0; i < sizeof ending_signals / sizeof ending_signals[0]; i++)
+        (void)sigaction(ending_signals[i], &action, NULL); /* all are valid */
+    ending_set(&set);
+    (void)pthread_sigmask(SIG_UNBLOCK, &set, NULL); /* one that has waited comes now */
+    return 0;
+}
+
+/* Takes one signal, 0 = none has come. */
+static int take_signal(bool *ret_from_terminal)
+{
+    struct signal_note note;
+
+    if (read(signal_pipe[0], &note, sizeof note) != (ssize_t)sizeof note)
         return 0;
-    *ret_from_terminal = info.si_code == SI_KERNEL;
-    return number;
+    *ret_from_terminal = note.from_terminal;
+    return note.number;
 }
 
 int crystal_process_pending_signal(void)
 {
-    sigset_t set;
     bool from_terminal;
 
-    ending_set(&set);
-    return take_signal(&set, &from_terminal);
+    return take_signal(&from_terminal);
 }
 
 /* Child only, so without allocation: no descriptor above 2 survives exec. */
@@ -289,12 +323,9 @@ static int attend(pid_t pid, int fd, struct line *line, pid_t watch,
                   bool *ret_watch_ended)
 {
     struct pollfd poll_fd = {.fd = fd, .events = POLLIN};
-    sigset_t set, old;
     int status = 0, killed = 0;
     uint64_t watch_ended_ms = 0;
 
-    ending_set(&set);
-    (void)sigprocmask(SIG_BLOCK, &set, &old); /* cannot fail with SIG_BLOCK */
     for (;;) {
         pid_t got = waitpid(pid, &status, WNOHANG);
         bool from_terminal = false;
@@ -303,7 +334,7 @@ static int attend(pid_t pid, int fd, struct line *line, pid_t watch,
 
         if (got == pid || (got < 0 && errno != EINTR))
             break;
-        number = take_signal(&set, &from_terminal);
+        number = take_signal(&from_terminal);
         if (number) {
             killed = number;
             if (!from_terminal)
@@ -326,7 +357,6 @@ static int attend(pid_t pid, int fd, struct line *line, pid_t watch,
     }
     while (poll_fd.fd >= 0 && poll(&poll_fd, 1, 0) > 0 && pump(fd, line))
         ;
-    (void)sigprocmask(SIG_SETMASK, &old, NULL);
     if (exit_code(status) == 0 && killed)
         return 128 + killed;
     return exit_code(status);

@@ -53,7 +53,10 @@ bool crystal_process_wait(pid_t pid, uint64_t timeout_ms, int *ret_code);
 void crystal_process_end(pid_t pid);
 /* Default, unblocked signals, as exec of another program expects them. */
 void crystal_process_reset_signals(void);
-/* A signal that would end us and waits for us, taken; 0 = none. */
+/* From now on signals that would end us are kept for crystal_process_stage and
+ * crystal_process_pending_signal. Once per process. */
+int crystal_process_watch_signals(struct crystal_error *err);
+/* One that has come, taken; 0 = none. */
 int crystal_process_pending_signal(void);
 
 uint64_t crystal_process_now_ms(void);

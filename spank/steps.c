@@ -524,9 +524,15 @@ static void finish(const char *scrystal, const char *job_dir, struct helpers *he
 
 int crystal_steps_run(const struct crystal_steps *steps)
 {
+    struct crystal_error err = {0};
     struct helpers helpers = {0};
-    int code = run_stages(steps, &helpers);
+    int code;
 
+    if (crystal_process_watch_signals(&err) < 0)
+        return say("srun", &err, EXIT_STAGE);
+    code = run_stages(steps, &helpers);
+    if (code == 0 && (code = crystal_process_pending_signal()) != 0)
+        code += 128;
     if (code == 0 && steps->request->stages & CRYSTAL_STAGE_BIT_EMULATE)
         code = become_program(steps, &helpers);
     finish(steps->scrystal, steps->request->job_dir, &helpers);

@@ -6,7 +6,8 @@
 #   done_testing
 #
 # run: runs a command with at most 120 s; $code, $out (standard output), $err (standard
-# error). CRYSTAL_CLUSTER_OPTIONS is passed to `cluster start`. Every wait is for a
+# error). CRYSTAL_CLUSTER_OPTIONS is passed to `cluster start`; CRYSTAL_SLURM_PREFIX names
+# another Slurm than the installed one (see `cluster`), for a build against it. Every wait is for a
 # condition and has a generous limit: the machine may be slow and busy.
 set -u
 : "${CRYSTAL_SRCDIR:=$(cd "$(dirname "$0")/../.." && pwd)}"
@@ -99,6 +100,10 @@ cluster_begin() { # NODES [OPTION...]
     for name in $(compgen -e | grep -E '^(SLURM|SRUN|SALLOC|SBATCH|CRYSTAL_(SALLOC|STEPS|REEXEC))' || true); do
         unset "$name"
     done
+    if [ -n "${CRYSTAL_SLURM_PREFIX:-}" ]; then
+        PATH=$CRYSTAL_SLURM_PREFIX/bin:$PATH
+        set -- "$@" --prefix "$CRYSTAL_SLURM_PREFIX"
+    fi
     # shellcheck disable=SC2086 # a list of words
     "$cluster" start "$work/cluster" "$@" --build "$CRYSTAL_BUILDDIR" \
         ${CRYSTAL_CLUSTER_OPTIONS:-} >"$work/start" 2>&1 || {
