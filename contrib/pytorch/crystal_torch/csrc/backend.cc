@@ -276,10 +276,10 @@ static void same_count(size_t got, size_t want, const char *name, const char *wh
 }
 
 Backend::Backend(const c10::intrusive_ptr<c10d::Store> &store, int crank, int size,
-                 std::chrono::milliseconds timeout)
+                 std::chrono::milliseconds timeout, int life)
     : c10d::Backend(crank, size),
       options_(c10::make_intrusive<Options>("gloo", timeout)),
-      group_(new Group{store, crank, size, options_}),
+      group_(new Group{store, crank, size, options_, life}),
       communicator_(std::make_shared<Communicator>(group_, "0", crank, size))
 {
 }

@@ -39,8 +39,9 @@ class Backend : public c10d::Backend
     using Tensors = std::vector<at::Tensor>;
     using WorkPtr = c10::intrusive_ptr<c10d::Work>;
 
+    /* LIFE: see Group. */
     Backend(const c10::intrusive_ptr<c10d::Store> &store, int crank, int size,
-            std::chrono::milliseconds timeout);
+            std::chrono::milliseconds timeout, int life);
 
     const std::string getBackendName() const override
     {

@@ -56,6 +56,12 @@ std::string Group::place() const
            " of " + std::to_string(size);
 }
 
+static c10d::Store &root_of(c10d::Store &any)
+{
+    auto *prefixed = dynamic_cast<c10d::PrefixStore *>(&any);
+    return prefixed ? *prefixed->getUnderlyingNonPrefixStore() : any;
+}
+
 void Group::publish_members(c10d::Store &any) const
 {
     if (options->group_name.empty()) {
@@ -67,13 +73,39 @@ void Group::publish_members(c10d::Store &any) const
             lranks.push_back(i);
         }
     }
-    std::string key = "crystal/group/" + options->group_name,
-                text = members_text(lranks);
-    if (auto *prefixed = dynamic_cast<c10d::PrefixStore *>(&any)) {
-        prefixed->getUnderlyingNonPrefixStore()->set(key, text);
-    } else {
-        any.set(key, text);
-    }
+    root_of(any).set("crystal/group/" + name(), members_text(lranks));
+}
+
+std::string Group::name() const
+{
+    return life > 1 ? "life" + std::to_string(life) + "." + options->group_name
+                    : options->group_name;
+}
+
+/* Of a later life: from the root, in the words of the first. */
+std::string Group::id_key(const std::string &key) const
+{
+    return life > 1 ? "default_pg/0//" + name() + "//cpu//" + key : key;
+}
+
+void Group::set_id(c10d::Store &any, const std::string &key,
+                   const ncclUniqueId &id) const
+{
+    auto bytes = reinterpret_cast<const uint8_t *>(&id);
+    (life > 1 ? root_of(any) : any)
+        .set(id_key(key), std::vector<uint8_t>(bytes, bytes + sizeof(id)));
+}
+
+ncclUniqueId Group::get_id(c10d::Store &any, const std::string &key) const
+{
+    ncclUniqueId id;
+    std::vector<uint8_t> bytes = (life > 1 ? root_of(any) : any).get(id_key(key));
+    TORCH_CHECK_WITH(DistBackendError, bytes.size() == sizeof(id),
+                     "crystal: pytorch: ", place(), ": the store has an id of ",
+                     bytes.size(), " bytes, want ", sizeof(id),
+                     "; do all ranks run with the same backend?");
+    memcpy(&id, bytes.data(), sizeof(id));
+    return id;
 }
 
 Communicator::Communicator(std::shared_ptr<const Group> group, std::string key,
@@ -98,15 +130,9 @@ ncclComm_t Communicator::make(c10d::Store &store)
     group_->publish_members(store);
     if (crank_ == 0) {
         check(library.GetUniqueId(&id), nullptr, group_->place() + ": making its id");
-        auto bytes = reinterpret_cast<const uint8_t *>(&id);
-        store.set(key_, std::vector<uint8_t>(bytes, bytes + sizeof(id)));
+        group_->set_id(store, key_, id);
     } else {
-        std::vector<uint8_t> bytes = store.get(key_);
-        TORCH_CHECK_WITH(DistBackendError, bytes.size() == sizeof(id),
-                         "crystal: pytorch: ", group_->place(),
-                         ": the store has an id of ", bytes.size(), " bytes, want ",
-                         sizeof(id), "; do all ranks run with the same backend?");
-        memcpy(&id, bytes.data(), sizeof(id));
+        id = group_->get_id(store, key_);
     }
     ncclComm_t comm = nullptr;
     check(library.CommInitRank(&comm, size_, id, crank_), nullptr,

@@ -70,10 +70,21 @@ struct Group {
     const int crank;
     const int size;
     const c10::intrusive_ptr<c10d::Backend::Options> options; /* name, members */
+    /* Which time the program makes its groups, from 1: a program that ended them all
+     * makes new ones of the same names, but not ids: those are under other names. */
+    const int life;
 
     std::string place() const;
     /* Puts the members into the store; any number of times. */
     void publish_members(c10d::Store &store) const;
+    /* A unique id, known as KEY within the group; get waits for it. */
+    void set_id(c10d::Store &store, const std::string &key,
+                const ncclUniqueId &id) const;
+    ncclUniqueId get_id(c10d::Store &store, const std::string &key) const;
+
+  private:
+    std::string name() const;
+    std::string id_key(const std::string &key) const;
 };
 
 class Communicator : public std::enable_shared_from_this<Communicator>

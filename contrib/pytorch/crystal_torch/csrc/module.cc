@@ -2,6 +2,7 @@
  * of torch.distributed.ProcessGroupGloo, and the end of an iteration. */
 #include <pybind11/chrono.h>
 #include <pybind11/pybind11.h>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
 #include "backend.h"
 
@@ -9,12 +10,36 @@ PYBIND11_DECLARE_HOLDER_TYPE(T, c10::intrusive_ptr<T>, true)
 
 namespace py = pybind11;
 
+/* How often the default group has been made, where STORE is a new group's. */
+static int count_lives(const c10::intrusive_ptr<c10d::Store> &store)
+{
+    /* Under the GIL. The default group has a backend for each device over one store. */
+    static int lives;
+    static c10::weak_intrusive_ptr<c10d::Store> last =
+        c10::weak_intrusive_ptr<c10d::Store>(c10::intrusive_ptr<c10d::Store>());
+
+    auto *prefixed = dynamic_cast<c10d::PrefixStore *>(store.get());
+    if (!prefixed) {
+        return 1;
+    }
+    auto group_store = prefixed->getUnderlyingStore();
+    py::object is_initialized =
+        py::module_::import("torch.distributed").attr("is_initialized");
+    if (!is_initialized().cast<bool>() && last.lock() != group_store) {
+        lives++;
+        last = c10::weak_intrusive_ptr<c10d::Store>(group_store);
+    }
+    return lives;
+}
+
 static c10::intrusive_ptr<crystal::Backend>
 make(const c10::intrusive_ptr<c10d::Store> &store, int rank, int size,
      std::chrono::milliseconds timeout)
 {
+    int life = count_lives(store);
+    py::gil_scoped_release released;
     crystal::Library::get(); /* a missing library is said here, not later */
-    return c10::make_intrusive<crystal::Backend>(store, rank, size, timeout);
+    return c10::make_intrusive<crystal::Backend>(store, rank, size, timeout, life);
 }
 
 static void iteration_hint()
@@ -31,8 +56,7 @@ PYBIND11_MODULE(_backend, module)
     py::class_<crystal::Backend, c10::intrusive_ptr<crystal::Backend>>(
         module, "ProcessGroupCrystal", c10d.attr("Backend"))
         .def(py::init(&make), py::arg("store"), py::arg("rank"), py::arg("size"),
-             py::arg("timeout") = kBackendDefaultTimeout,
-             py::call_guard<py::gil_scoped_release>())
+             py::arg("timeout") = kBackendDefaultTimeout)
         /* torch.distributed writes the group's name and members here. */
         .def_property_readonly("options", &crystal::Backend::getBackendOptions);
     module.def("iteration_hint", &iteration_hint,
