@@ -5,6 +5,7 @@
 #include "config.h"
 
 #include "commands/commands.h"
+#include "commands/layout_print.h"
 
 #include "runtime/conf.h"
 #include "runtime/filehead.h"
@@ -30,7 +31,7 @@
 struct request {
     struct crystal_layout_options options;
     const char *stages, *job_dir, *config, *topology;
-    int as_request, write, help;
+    int as_request, write, draw, help;
 };
 
 static const struct option long_options[] = {
@@ -52,6 +53,7 @@ static const struct option long_options[] = {
     {"topology", required_argument, NULL, 't'},
     {"request", no_argument, NULL, 'r'},
     {"write", no_argument, NULL, 'W'},
+    {"draw", no_argument, NULL, 'D'},
     {"help", no_argument, NULL, 'h'},
     {NULL, 0, NULL, 0},
 };
@@ -62,21 +64,32 @@ static void help(void)
         "usage: scrystal layout --logical-ranks=N [OPTION...] [-- PROGRAM ARG...]\n\n"
         "Shows which ranks run where; with --write it makes the job directory.\n\n"
         "  --logical-ranks=N    ranks of the job\n"
-        "  --ranks-per-node=G   ranks of one target node (default 8)\n"
-        "  --sandbox=LIST       ranks that run for real (default: first target node)\n"
+        "  --ranks-per-node=G   ranks of one target node (default --gpus-per-node, "
+        "else "
+        "8)\n"
+        "  --gpus-per-node=G    GPUs of a node of the partition\n"
+        "  --sandbox=LIST       ranks that run for real, rounded up to whole target "
+        "nodes\n"
+        "                       (default: the first)\n"
         "  --parallel=GRID      tp=2,pp=4,dp=8: sizes in the order of rank numbers\n"
-        "  --live=replica|all   ranks that run during capture (default replica)\n"
+        "  --live=replica|all   ranks that run during capture (default replica, which\n"
+        "                       needs --parallel)\n"
         "  --iterations=K       iterations to record, the first skipped (default 3)\n"
-        "  --payload=control    what is kept of the messages' contents\n"
+        "  --payload=control|all\n"
+        "                       what is kept of the messages' contents: integers and\n"
+        "                       first messages (default), or all\n"
         "  --stages=LIST        of capture,plan,emulate (default all three)\n"
-        "  --job-dir=DIR        where the job keeps its files\n"
+        "  --job-dir=DIR        where the job keeps its files (default "
+        "./crystal.NAME)\n"
         "  --job-name=NAME      names the default job directory, ./crystal.NAME\n"
-        "  --wire=modelled      how messages of virtual ranks arrive\n"
+        "  --wire=modelled      how messages of virtual ranks arrive; real is not yet\n"
+        "                       supported\n"
         "  --slurm-env=WHICH    what SLURM_PROCID, SLURM_NTASKS, ... say in the "
         "program:\n"
         "                       logical ranks (default) or physical tasks\n"
         "  --config=FILE        crystal.yaml\n"
         "  --topology=XML       an hwloc file instead of this machine\n"
+        "  --draw               the sandbox's ranks, CPUs, GPUs and NICs as a drawing\n"
         "  --request            key=value lines for the SPANK plugin\n"
         "  --write              make the job directory and its layout.yaml\n");
 }
@@ -143,6 +156,9 @@ static int parse(int argc, char **argv, struct request *r)
             break;
         case 'W':
             r->write = 1;
+            break;
+        case 'D':
+            r->draw = 1;
             break;
         case 'h':
             r->help = 1;
@@ -348,41 +364,6 @@ static void print_request(const struct crystal_layout *l,
     free(live);
 }
 
-static int print_layout(const struct request *r, const struct crystal_layout *l,
-                        struct crystal_error *err)
-{
-    struct crystal_place *places;
-    char *sandbox, *live;
-    int code = crystal_topology_place(r->topology, l->sandbox_count, &places, err);
-
-    if (code)
-        return code;
-    sandbox = crystal_ranks_format(l->sandbox, l->sandbox_count);
-    live = crystal_ranks_format(l->live, l->live_count);
-    printf("logical_ranks: %u\nranks_per_node: %u\ntarget_nodes: %u\n", l->lrank_count,
-           l->ranks_per_node, l->lrank_count / l->ranks_per_node);
-    printf("sandbox: \"%s\"\nlive: \"%s\"\nvirtual_ranks: %u\n", sandbox ? sandbox : "",
-           live ? live : "", l->lrank_count - l->sandbox_count);
-    printf("wire:\n  bytes_per_s: %" PRIu64 "\n  latency_ns: %" PRIu64 "\n",
-           l->wire_bytes_per_s, l->wire_latency_ns);
-    printf("nodes:\n  - target_node: %u\n    processes:\n",
-           l->sandbox[0] / l->ranks_per_node);
-    for (uint32_t i = 0; i < l->sandbox_count; i++) {
-        printf("      - {rank: %u, numa: %u, cpus: \"%s\"", l->sandbox[i],
-               places[i].numa, places[i].cpus);
-        if (places[i].gpu[0])
-            printf(", gpu: \"%s\"", places[i].gpu);
-        if (places[i].nic[0])
-            printf(", nic: \"%s\", distance: %s", places[i].nic,
-                   places[i].nic_distance);
-        printf("}\n");
-    }
-    free(sandbox);
-    free(live);
-    free(places);
-    return 0;
-}
-
 static int write_layout(const char *path, const struct crystal_layout *l,
                         struct crystal_error *err)
 {
@@ -401,6 +382,21 @@ static int write_layout(const char *path, const struct crystal_layout *l,
         code = crystal_layout_write(file, l, err);
     crystal_jobdir_close(dir);
     return code;
+}
+
+/* The sentence names options as srun has them; by hand they are shorter. */
+static void say_fault(const struct request *r, const char *sentence)
+{
+    static const char srun[] = "--crystal-";
+    char text[CRYSTAL_ERROR_TEXT_BYTES];
+    char *place = text;
+
+    (void)snprintf(text, sizeof text, "%s", sentence);
+    while (!r->as_request && (place = strstr(place, srun)) != NULL) {
+        place += 2;
+        memmove(place, place + sizeof srun - 3, strlen(place + sizeof srun - 3) + 1);
+    }
+    crystal_log(CRYSTAL_LOG_ERROR, "layout", "%s", text);
 }
 
 CRYSTAL_COMMAND(layout)
@@ -433,9 +429,9 @@ CRYSTAL_COMMAND(layout)
     if (!code && r.as_request)
         print_request(&l, &conf, dir, run_stages, notices);
     else if (!code)
-        code = print_layout(&r, &l, &err);
+        code = (r.draw ? layout_draw : layout_print)(&l, r.topology, &err);
     if (code)
-        crystal_log(CRYSTAL_LOG_ERROR, "layout", "%s", crystal_error_text(&err));
+        say_fault(&r, crystal_error_text(&err));
     else if (!r.as_request && rounded[0])
         crystal_log(CRYSTAL_LOG_INFO, "layout", "%s", rounded);
     crystal_layout_fini(&l);

@@ -12,6 +12,7 @@
 
 #define DEVICE_MAX        64
 #define PCI_CLASS_DISPLAY 0x03 /* base class of 3-D controllers, too */
+#define PCI_CLASS_PROCESS 0x12 /* processing accelerators: AMD's newer GPUs */
 #define PCI_VENDOR_NVIDIA 0x10de
 #define PCI_VENDOR_AMD    0x1002
 
@@ -19,6 +20,7 @@ struct device {
     hwloc_obj_t pci;
     char name[CRYSTAL_TOPOLOGY_NAME];
     unsigned given; /* how many processes have it */
+    int fabric;     /* of NICs: InfiniBand or RoCE */
 };
 
 struct machine {
@@ -52,7 +54,47 @@ static hwloc_obj_t pci_of(hwloc_obj_t object)
     return object;
 }
 
-static void find_devices(struct machine *m)
+static struct device *nic_at(struct machine *m, hwloc_obj_t pci)
+{
+    for (unsigned i = 0; i < m->nic_count; i++)
+        if (m->nics[i].pci == pci)
+            return &m->nics[i];
+    return NULL;
+}
+
+/* Network devices below PCI. One that is fabric and network goes by its fabric name;
+ * where there are fabrics, as NCCL does, mere networks do not count. */
+static void find_nics(struct machine *m)
+{
+    hwloc_obj_t o = NULL;
+    unsigned kept = 0;
+    int any_fabric = 0;
+
+    while ((o = hwloc_get_next_osdev(m->topology, o))) {
+        hwloc_obj_t pci = pci_of(o);
+        int fabric = o->attr->osdev.type == HWLOC_OBJ_OSDEV_OPENFABRICS;
+        struct device *nic;
+
+        if (!pci || !o->name ||
+            (!fabric && o->attr->osdev.type != HWLOC_OBJ_OSDEV_NETWORK))
+            continue;
+        nic = nic_at(m, pci);
+        if (!nic && m->nic_count < DEVICE_MAX)
+            nic = &m->nics[m->nic_count++];
+        if (!nic || (nic->pci && !fabric))
+            continue;
+        nic->pci = pci;
+        nic->fabric = fabric;
+        any_fabric |= fabric;
+        (void)snprintf(nic->name, sizeof nic->name, "%s", o->name);
+    }
+    for (unsigned i = 0; i < m->nic_count; i++)
+        if (m->nics[i].fabric || !any_fabric)
+            m->nics[kept++] = m->nics[i];
+    m->nic_count = kept;
+}
+
+static void find_gpus(struct machine *m)
 {
     hwloc_obj_t o = NULL;
 
@@ -60,9 +102,10 @@ static void find_devices(struct machine *m)
         struct hwloc_pcidev_attr_s *pci = &o->attr->pcidev;
         int vendor_ok =
             pci->vendor_id == PCI_VENDOR_NVIDIA || pci->vendor_id == PCI_VENDOR_AMD;
+        int class_ok = pci->class_id >> 8 == PCI_CLASS_DISPLAY ||
+                       pci->class_id >> 8 == PCI_CLASS_PROCESS;
 
-        if (pci->class_id >> 8 == PCI_CLASS_DISPLAY && vendor_ok &&
-            m->gpu_count < DEVICE_MAX) {
+        if (class_ok && vendor_ok && m->gpu_count < DEVICE_MAX) {
             struct device *gpu = &m->gpus[m->gpu_count++];
 
             gpu->pci = o;
@@ -70,55 +113,68 @@ static void find_devices(struct machine *m)
                            pci->domain, pci->bus, pci->dev, pci->func);
         }
     }
-    o = NULL;
-    while ((o = hwloc_get_next_osdev(m->topology, o))) {
-        hwloc_obj_t pci = pci_of(o);
-        int fabric = o->attr->osdev.type == HWLOC_OBJ_OSDEV_OPENFABRICS;
-
-        if (!pci || !o->name || m->nic_count == DEVICE_MAX ||
-            (!fabric && o->attr->osdev.type != HWLOC_OBJ_OSDEV_NETWORK))
-            continue;
-        /* an InfiniBand device shows up as network and fabric: the fabric name wins */
-        for (unsigned i = 0; i < m->nic_count; i++)
-            if (m->nics[i].pci == pci) {
-                if (fabric)
-                    (void)snprintf(m->nics[i].name, sizeof m->nics[i].name, "%s",
-                                   o->name);
-                pci = NULL;
-                break;
-            }
-        if (pci) {
-            m->nics[m->nic_count].pci = pci;
-            (void)snprintf(m->nics[m->nic_count].name, sizeof m->nics[0].name, "%s",
-                           o->name);
-            m->nic_count++;
-        }
-    }
 }
 
-/* 0 same switch, 1 same PCI root, 2 same NUMA node, 3 further */
-static unsigned distance(struct machine *m, hwloc_obj_t a, hwloc_obj_t b)
+/* How a device is reached; smaller is nearer. The names are NVIDIA's. */
+enum distance_kind { PIX, PXB, PHB, NODE, SYS };
+static const char *const distance_names[] = {"PIX", "PXB", "PHB", "NODE", "SYS"};
+struct distance {
+    enum distance_kind kind;
+    unsigned
+        hops; /* bridges on the way, where they have one in common; SYS: packages */
+};
+
+static hwloc_obj_t package_of(hwloc_obj_t object)
 {
-    hwloc_obj_t common = hwloc_get_common_ancestor_obj(m->topology, a, b);
+    while (object && object->type != HWLOC_OBJ_PACKAGE)
+        object = object->parent;
+    return object;
+}
+
+/* a: a PCI device or, where there are no GPUs, a NUMA node */
+static struct distance distance(struct machine *m, hwloc_obj_t a, hwloc_obj_t b)
+{
     hwloc_obj_t near_a = hwloc_get_non_io_ancestor_obj(m->topology, a);
     hwloc_obj_t near_b = hwloc_get_non_io_ancestor_obj(m->topology, b);
+    unsigned from_a = 1, from_b;
 
-    if (common && common->type == HWLOC_OBJ_BRIDGE)
-        return common->attr->bridge.upstream_type == HWLOC_OBJ_BRIDGE_PCI ? 0 : 1;
-    return hwloc_bitmap_isequal(near_a->nodeset, near_b->nodeset) ? 2 : 3;
+    if (a->type == HWLOC_OBJ_PCI_DEVICE)
+        for (hwloc_obj_t up = a->parent; up->type == HWLOC_OBJ_BRIDGE;
+             up = up->parent, from_a++) {
+            hwloc_obj_t other = b->parent;
+
+            for (from_b = 1; other->type == HWLOC_OBJ_BRIDGE && other != up; from_b++)
+                other = other->parent;
+            if (other != up)
+                continue;
+            if (up->attr->bridge.upstream_type != HWLOC_OBJ_BRIDGE_PCI)
+                return (struct distance){PHB, from_a + from_b};
+            /* a switch is a port above it and one for each device */
+            return (struct distance){from_a <= 2 && from_b <= 2 ? PIX : PXB,
+                                     from_a + from_b};
+        }
+    if (hwloc_bitmap_isincluded(near_a->nodeset, near_b->nodeset))
+        return (struct distance){NODE, 0};
+    return (struct distance){SYS, package_of(near_a) != package_of(near_b)};
 }
 
-static void pair_nic(struct machine *m, hwloc_obj_t gpu, struct crystal_place *place)
+static int is_better(const struct device *nic, struct distance d,
+                     const struct device *best, struct distance best_d)
 {
-    static const char *const names[] = {"PIX", "PHB", "NODE", "SYS"};
+    if (!best || d.kind != best_d.kind)
+        return !best || d.kind < best_d.kind;
+    return d.hops != best_d.hops ? d.hops < best_d.hops : nic->given < best->given;
+}
+
+static void pair_nic(struct machine *m, hwloc_obj_t from, struct crystal_place *place)
+{
     struct device *best = NULL;
-    unsigned best_distance = 4;
+    struct distance best_distance = {SYS, 0};
 
-    for (unsigned i = 0; i < m->nic_count; i++) {
-        unsigned d = gpu ? distance(m, gpu, m->nics[i].pci) : 3;
+    for (unsigned i = 0; i < m->nic_count && from; i++) {
+        struct distance d = distance(m, from, m->nics[i].pci);
 
-        if (d < best_distance ||
-            (d == best_distance && best && m->nics[i].given < best->given)) {
+        if (is_better(&m->nics[i], d, best, best_distance)) {
             best = &m->nics[i];
             best_distance = d;
         }
@@ -128,7 +184,7 @@ static void pair_nic(struct machine *m, hwloc_obj_t gpu, struct crystal_place *p
     best->given++;
     (void)snprintf(place->nic, sizeof place->nic, "%s", best->name);
     (void)snprintf(place->nic_distance, sizeof place->nic_distance, "%s",
-                   names[best_distance]);
+                   distance_names[best_distance.kind]);
 }
 
 static hwloc_obj_t numa_of(struct machine *m, uint32_t process)
@@ -185,7 +241,7 @@ static void place_all(struct machine *m, uint32_t count, struct crystal_place *p
         if (m->gpu_count)
             (void)snprintf(places[i].gpu, sizeof places[i].gpu, "%s",
                            m->gpus[i % m->gpu_count].name);
-        pair_nic(m, m->gpu_count ? m->gpus[i % m->gpu_count].pci : NULL, &places[i]);
+        pair_nic(m, m->gpu_count ? m->gpus[i % m->gpu_count].pci : numa, &places[i]);
         if (!numa)
             continue;
         places[i].numa = numa->logical_index;
@@ -209,7 +265,8 @@ int crystal_topology_place(const char *xml_path, uint32_t count,
         return code;
     places = calloc(count ? count : 1, sizeof *places);
     if (places) {
-        find_devices(&m);
+        find_gpus(&m);
+        find_nics(&m);
         place_all(&m, count, places);
         *ret = places;
     } else {

@@ -12,27 +12,29 @@
 const struct crystal_option_info crystal_option_table[CRYSTAL_OPTION_COUNT] = {
     [CRYSTAL_OPTION_LOGICAL_RANKS] =
         {"crystal-logical-ranks", "N",
-         "Emulate a job of N logical ranks on a few nodes"},
+         "Emulate a job of N logical ranks on a few nodes; see crystal(7)"},
     [CRYSTAL_OPTION_RANKS_PER_NODE] =
         {"crystal-ranks-per-node", "G",
          "Logical ranks of one target node (default: the partition's GPUs per node, "
          "else 8)"},
     [CRYSTAL_OPTION_SANDBOX] =
         {"crystal-sandbox", "LIST",
-         "Logical ranks that run for real, as 0-7,64-71 (default: the first target "
-         "node)"},
+         "Logical ranks that run for real, as 8-15, rounded up to whole target nodes "
+         "(default: the first)"},
     [CRYSTAL_OPTION_PARALLEL] =
         {"crystal-parallel", "GRID",
          "Parallel grid in the order of rank numbering, as tp=8,pp=4,dp=32"},
     [CRYSTAL_OPTION_LIVE] =
         {"crystal-live", "WHO",
-         "Ranks that run during capture: replica (dp = 0, default) or all"},
+         "Ranks that run during capture: replica (dp = 0, default, needs "
+         "--crystal-parallel) or all"},
     [CRYSTAL_OPTION_ITERATIONS] =
         {"crystal-iterations", "K",
          "Iterations that capture and plan record, the first skipped (default 3)"},
     [CRYSTAL_OPTION_PAYLOAD] =
         {"crystal-payload", "WHAT",
-         "Contents that capture keeps: control (integers, default) or all"},
+         "Contents that capture keeps: control (integers and first messages, default) "
+         "or all"},
     [CRYSTAL_OPTION_STAGES] =
         {"crystal-stages", "LIST",
          "Stages to run (default: capture,plan,emulate; current ones are skipped)"},
@@ -41,10 +43,11 @@ const struct crystal_option_info crystal_option_table[CRYSTAL_OPTION_COUNT] = {
          "Directory of the emulated job's files (default: ./crystal.JOBNAME)"},
     [CRYSTAL_OPTION_WIRE] =
         {"crystal-wire", "HOW",
-         "How virtual ranks' messages arrive: modelled (default) or real"},
+         "How virtual ranks' messages arrive: modelled (default); real is not yet "
+         "supported"},
     [CRYSTAL_OPTION_ASSISTANTS] =
         {"crystal-assistants", "K",
-         "Extra nodes that play virtual ranks over a real wire (default: none)"},
+         "Extra nodes that play virtual ranks over a real wire: not yet supported"},
     [CRYSTAL_OPTION_SLURM_ENV] =
         {"crystal-slurm-env", "WHICH",
          "What SLURM_PROCID, SLURM_NTASKS, ... say in the program: logical ranks "
