@@ -8,7 +8,11 @@
 #include "runtime/reduce.h"
 
 #include <errno.h>
+#include <stdlib.h>
 #include <string.h>
+
+#define BLOCK_BYTES  (256U << 10) /* of a reduction at a time */
+#define BLOCK_INPUTS 63U
 
 /* Buffers in units of count elements; 0 = the member has none. */
 struct buffers {
@@ -128,41 +132,91 @@ static const struct crystal_part *part_of(const struct crystal_collective *c,
     return &c->parts[i];
 }
 
-/* Reduces elements [first, first + count) of all parts. */
+/* Makes a copy of a contribution what NCCL adds up. */
+static void prepare(const struct crystal_collective *c, const struct crystal_part *part,
+                    void *data, size_t count)
+{
+    const struct crystal_msg_op *op = c->op;
+
+    if (op->redop == CRYSTAL_REDOP_PREMULSUM)
+        (void)crystal_reduce_scale(data, count, op->dtype, part->scalar);
+    if (op->redop == ncclAvg && crystal_dtype_is_float(op->dtype))
+        (void)crystal_reduce_scale(data, count, op->dtype,
+                                   crystal_reduce_avg_factor(op->dtype, c->nranks));
+    (void)crystal_reduce_repeat(data, count, op->dtype, op->redop, part->times);
+}
+
+static int is_as_it_is(const struct crystal_collective *c)
+{
+    const struct crystal_msg_op *op = c->op;
+
+    if (op->redop == CRYSTAL_REDOP_PREMULSUM ||
+        (op->redop == ncclAvg && crystal_dtype_is_float(op->dtype)))
+        return 0;
+    for (uint32_t i = 0; i < c->part_count; i++)
+        if (c->parts[i].times != 1)
+            return 0;
+    return 1;
+}
+
+/* count elements of every part, from element first on, into sum: in the order of the
+ * parts. room has as many bytes. */
+static void reduce_block(const struct crystal_collective *c, uint64_t first,
+                         size_t count, int is_plain, void *sum, void *room)
+{
+    const struct crystal_msg_op *op = c->op;
+    const size_t element = crystal_dtype_bytes(op->dtype);
+    const void *in[BLOCK_INPUTS];
+    uint32_t n = 0;
+
+    /* arguments were checked by crystal_op_check: these calls cannot fail */
+    for (uint32_t i = 0; i < c->part_count; i++) {
+        const uint8_t *from = c->parts[i].send.at + first * element;
+
+        if (i == 0 || !is_plain) {
+            void *to = i == 0 ? sum : room;
+
+            memcpy(to, from, count * element);
+            prepare(c, &c->parts[i], to, count);
+            if (i > 0)
+                (void)crystal_reduce(sum, room, count, op->dtype, op->redop);
+            continue;
+        }
+        in[n++] = from;
+        if (n == BLOCK_INPUTS || i + 1 == c->part_count) {
+            (void)crystal_reduce_many(sum, in, n, count, op->dtype, op->redop);
+            n = 0;
+        }
+    }
+    if (op->redop == ncclAvg && !crystal_dtype_is_float(op->dtype))
+        (void)crystal_reduce_finish_avg(sum, count, op->dtype, c->nranks);
+}
+
+/* Reduces elements [first, first + count) of all parts, block by block, so that the sum
+ * stays in the processor's cache. */
 static int reduce_parts(const struct crystal_collective *c, uint64_t first,
                         struct crystal_slice *ret, struct crystal_error *err)
 {
     const struct crystal_msg_op *op = c->op;
     size_t count = (size_t)op->count;
     size_t element = crystal_dtype_bytes(op->dtype), bytes = count * element;
-    int early_avg = op->redop == ncclAvg && crystal_dtype_is_float(op->dtype);
-    struct crystal_blob *sum = blob_create(bytes, err), *one;
+    size_t block = BLOCK_BYTES / element;
+    struct crystal_blob *sum = blob_create(bytes, err);
+    int is_plain = is_as_it_is(c);
+    uint8_t *room = malloc(BLOCK_BYTES);
 
-    if (!sum)
-        return -ENOMEM;
-    one = blob_create(bytes, err);
-    if (!one) {
-        crystal_blob_unref(sum);
-        return -ENOMEM;
+    if (!sum || !room) {
+        if (sum)
+            crystal_blob_unref(sum);
+        free(room);
+        return crystal_error_set(err, ENOMEM, "out of memory for a reduction");
     }
-    /* Arguments were checked by crystal_op_check: these calls cannot fail. */
-    for (uint32_t i = 0; i < c->part_count; i++) {
-        const struct crystal_part *part = &c->parts[i];
-        uint8_t *to = i == 0 ? sum->data : one->data;
+    for (size_t at = 0; at < count; at += block) {
+        size_t now = count - at < block ? count - at : block;
 
-        if (bytes)
-            memcpy(to, part->send.at + first * element, bytes);
-        if (op->redop == CRYSTAL_REDOP_PREMULSUM)
-            (void)crystal_reduce_scale(to, count, op->dtype, part->scalar);
-        if (early_avg) /* as NCCL does: no overflow in small types */
-            (void)crystal_reduce_finish_avg(to, count, op->dtype, c->nranks);
-        (void)crystal_reduce_repeat(to, count, op->dtype, op->redop, part->times);
-        if (i > 0)
-            (void)crystal_reduce(sum->data, one->data, count, op->dtype, op->redop);
+        reduce_block(c, first + at, now, is_plain, sum->data + at * element, room);
     }
-    if (op->redop == ncclAvg && !early_avg)
-        (void)crystal_reduce_finish_avg(sum->data, count, op->dtype, c->nranks);
-    crystal_blob_unref(one);
+    free(room);
     *ret = whole(sum);
     return 0;
 }

@@ -137,6 +137,31 @@ static inline uint8_t narrow_e5m2(float f)
     return (uint8_t)(bits >> 24 & 0x80) | (uint8_t)out;
 }
 
+/* Rounding in place, where the next step needs the number wide again. */
+static inline float round_f16(float f)
+{
+    return widen_f16(narrow_f16(f));
+}
+
+/* A NaN that a sum or product of bf16 gives ends in 16 zero bits, as its operands did:
+ * it stays one. */
+static inline float round_bf16(float f)
+{
+    uint32_t bits = float_bits(f);
+
+    return bits_float((bits + 0x7fff + (bits >> 16 & 1)) & 0xffff0000U);
+}
+
+static inline float round_e4m3(float f)
+{
+    return widen_e4m3(narrow_e4m3(f));
+}
+
+static inline float round_e5m2(float f)
+{
+    return widen_e5m2(narrow_e5m2(f));
+}
+
 /* --- the loops --- */
 
 #define SAME(x)          (x)
@@ -148,81 +173,187 @@ static inline uint8_t narrow_e5m2(float f)
 #define OP_MIN_FLOAT(a, b) ((b) < (a) || (a) != (a) ? (b) : (a))
 #define OP_MAX_FLOAT(a, b) ((b) > (a) || (a) != (a) ? (b) : (a))
 
-/* Elements are stored as loose_<type> and computed as work. */
-#define LOOP(type, work, widen_fn, narrow_fn, op)        \
-    do {                                                 \
-        loose_##type *a = acc;                           \
-        const loose_##type *b = in;                      \
-                                                         \
-        for (size_t i = 0; i < count; i++) {             \
-            work x = widen_fn(a[i]), y = widen_fn(b[i]); \
-                                                         \
-            a[i] = narrow_fn(op(x, y));                  \
-        }                                                \
+#define STEP(work, widen_fn, round_fn, op, from) \
+    do {                                         \
+        work y = widen_fn((from)[i]);            \
+                                                 \
+        x = (work)round_fn(op(x, y));            \
     } while (0)
 
+/* Elements are stored as loose_<type> and computed as work. Four inputs at a time: the
+ * value stays in a register meanwhile. */
+#define LOOP(type, work, widen_fn, round_fn, narrow_fn, op)                        \
+    do {                                                                           \
+        loose_##type *a = acc;                                                     \
+                                                                                   \
+        for (; n >= 4; n -= 4, in += 4) {                                          \
+            const loose_##type *b0 = in[0], *b1 = in[1], *b2 = in[2], *b3 = in[3]; \
+                                                                                   \
+            for (size_t i = 0; i < count; i++) {                                   \
+                work x = widen_fn(a[i]);                                           \
+                                                                                   \
+                STEP(work, widen_fn, round_fn, op, b0);                            \
+                STEP(work, widen_fn, round_fn, op, b1);                            \
+                STEP(work, widen_fn, round_fn, op, b2);                            \
+                STEP(work, widen_fn, round_fn, op, b3);                            \
+                a[i] = narrow_fn(x);                                               \
+            }                                                                      \
+        }                                                                          \
+        for (; n; n--, in++) {                                                     \
+            const loose_##type *b = in[0];                                         \
+                                                                                   \
+            for (size_t i = 0; i < count; i++) {                                   \
+                work x = widen_fn(a[i]);                                           \
+                                                                                   \
+                STEP(work, widen_fn, round_fn, op, b);                             \
+                a[i] = narrow_fn(x);                                               \
+            }                                                                      \
+        }                                                                          \
+    } while (0)
+
+/* bf16 two by two, as halves of a word: no instruction is spent on making room. */
+#define STEP_PAIR(op, from)                                          \
+    do {                                                             \
+        uint32_t word = (from)[i];                                   \
+                                                                     \
+        low = round_bf16(op(low, bits_float(word << 16)));           \
+        high = round_bf16(op(high, bits_float(word & 0xffff0000U))); \
+    } while (0)
+
+#define LOOP_PAIRS(op)                                                          \
+    do {                                                                        \
+        loose_u32 *a = acc;                                                     \
+                                                                                \
+        for (; n >= 4; n -= 4, in += 4) {                                       \
+            const loose_u32 *b0 = in[0], *b1 = in[1], *b2 = in[2], *b3 = in[3]; \
+                                                                                \
+            for (size_t i = 0; i < count / 2; i++) {                            \
+                float low = bits_float(a[i] << 16);                             \
+                float high = bits_float(a[i] & 0xffff0000U);                    \
+                                                                                \
+                STEP_PAIR(op, b0);                                              \
+                STEP_PAIR(op, b1);                                              \
+                STEP_PAIR(op, b2);                                              \
+                STEP_PAIR(op, b3);                                              \
+                a[i] = float_bits(high) | float_bits(low) >> 16;                \
+            }                                                                   \
+        }                                                                       \
+        for (; n; n--, in++) {                                                  \
+            const loose_u32 *b = in[0];                                         \
+                                                                                \
+            for (size_t i = 0; i < count / 2; i++) {                            \
+                float low = bits_float(a[i] << 16);                             \
+                float high = bits_float(a[i] & 0xffff0000U);                    \
+                                                                                \
+                STEP_PAIR(op, b);                                               \
+                a[i] = float_bits(high) | float_bits(low) >> 16;                \
+            }                                                                   \
+        }                                                                       \
+    } while (0)
+
+/* The same loops once more for each set of instructions: the processor decides which
+ * are used, results are the same. */
+#define ARGUMENTS \
+    void *acc, const void *const *in, uint32_t n, size_t count, unsigned redop
+#if defined __x86_64__
+#define AVX2   __attribute__((target("avx2")))
+#define AVX512 __attribute__((target("avx2,avx512f,avx512bw,avx512vl,avx512dq")))
+#define LEVELS(type)                                     \
+    static void reduce_##type##_base(ARGUMENTS)          \
+    {                                                    \
+        reduce_##type(acc, in, n, count, redop);         \
+    }                                                    \
+    AVX2 static void reduce_##type##_avx2(ARGUMENTS)     \
+    {                                                    \
+        reduce_##type(acc, in, n, count, redop);         \
+    }                                                    \
+    AVX512 static void reduce_##type##_avx512(ARGUMENTS) \
+    {                                                    \
+        reduce_##type(acc, in, n, count, redop);         \
+    }
+#define LEVEL_COUNT 3
+#define LEVEL_ROW(type)                                                    \
+    {                                                                      \
+        reduce_##type##_base, reduce_##type##_avx2, reduce_##type##_avx512 \
+    }
+#else
+#define LEVELS(type)                             \
+    static void reduce_##type##_base(ARGUMENTS)  \
+    {                                            \
+        reduce_##type(acc, in, n, count, redop); \
+    }
+#define LEVEL_COUNT 1
+#define LEVEL_ROW(type)      \
+    {                        \
+        reduce_##type##_base \
+    }
+#endif
+#define ALWAYS_INLINE static inline __attribute__((always_inline))
+
 /* Sums and products of signed integers are those of the unsigned type: both wrap. */
-#define REDUCE_INT(type, utype, work, uwork)                               \
-    static void reduce_##type(void *restrict acc, const void *restrict in, \
-                              size_t count, unsigned redop)                \
-    {                                                                      \
-        if (redop == ncclProd)                                             \
-            LOOP(utype, uwork, SAME, SAME, OP_PROD);                       \
-        else if (redop == ncclMin)                                         \
-            LOOP(type, work, SAME, SAME, OP_MIN_INT);                      \
-        else if (redop == ncclMax)                                         \
-            LOOP(type, work, SAME, SAME, OP_MAX_INT);                      \
-        else                                                               \
-            LOOP(utype, uwork, SAME, SAME, OP_SUM);                        \
-    }                                                                      \
-    static void divide_##type(void *acc, size_t count, uint32_t n)         \
-    {                                                                      \
-        loose_##type *a = acc;                                             \
-                                                                           \
-        for (size_t i = 0; i < count; i++)                                 \
-            a[i] = (work)(a[i] / (work##_wide)n);                          \
-    }                                                                      \
-    static void scale_##type(void *acc, size_t count, uint64_t scalar)     \
-    {                                                                      \
-        loose_##utype *a = acc;                                            \
-        const uwork factor = (uwork)scalar;                                \
-                                                                           \
-        for (size_t i = 0; i < count; i++)                                 \
-            a[i] = (uwork)(a[i] * factor);                                 \
+#define REDUCE_INT(type, utype, work, uwork)                           \
+    ALWAYS_INLINE void reduce_##type(ARGUMENTS)                        \
+    {                                                                  \
+        if (redop == ncclProd)                                         \
+            LOOP(utype, uwork, SAME, SAME, SAME, OP_PROD);             \
+        else if (redop == ncclMin)                                     \
+            LOOP(type, work, SAME, SAME, SAME, OP_MIN_INT);            \
+        else if (redop == ncclMax)                                     \
+            LOOP(type, work, SAME, SAME, SAME, OP_MAX_INT);            \
+        else                                                           \
+            LOOP(utype, uwork, SAME, SAME, SAME, OP_SUM);              \
+    }                                                                  \
+    LEVELS(type)                                                       \
+    static void divide_##type(void *acc, size_t count, uint32_t n)     \
+    {                                                                  \
+        loose_##type *a = acc;                                         \
+                                                                       \
+        for (size_t i = 0; i < count; i++)                             \
+            a[i] = (work)(a[i] / (work##_wide)n);                      \
+    }                                                                  \
+    static void scale_##type(void *acc, size_t count, uint64_t scalar) \
+    {                                                                  \
+        loose_##utype *a = acc;                                        \
+        const uwork factor = (uwork)scalar;                            \
+                                                                       \
+        for (size_t i = 0; i < count; i++)                             \
+            a[i] = (uwork)(a[i] * factor);                             \
     }
 
-#define REDUCE_FLOAT(type, work, widen_fn, narrow_fn, bits_type)           \
-    static void reduce_##type(void *restrict acc, const void *restrict in, \
-                              size_t count, unsigned redop)                \
-    {                                                                      \
-        if (redop == ncclProd)                                             \
-            LOOP(type, work, widen_fn, narrow_fn, OP_PROD);                \
-        else if (redop == ncclMin)                                         \
-            LOOP(type, work, widen_fn, narrow_fn, OP_MIN_FLOAT);           \
-        else if (redop == ncclMax)                                         \
-            LOOP(type, work, widen_fn, narrow_fn, OP_MAX_FLOAT);           \
-        else                                                               \
-            LOOP(type, work, widen_fn, narrow_fn, OP_SUM);                 \
-    }                                                                      \
-    static void divide_##type(void *acc, size_t count, uint32_t n)         \
-    {                                                                      \
-        loose_##type *a = acc;                                             \
-        const work divisor = (work)n;                                      \
-                                                                           \
-        for (size_t i = 0; i < count; i++)                                 \
-            a[i] = narrow_fn(widen_fn(a[i]) / divisor);                    \
-    }                                                                      \
-    static void scale_##type(void *acc, size_t count, uint64_t scalar)     \
-    {                                                                      \
-        loose_##type *a = acc;                                             \
-        const bits_type bits = (bits_type)scalar;                          \
-        loose_##type stored;                                               \
-        work factor;                                                       \
-                                                                           \
-        memcpy(&stored, &bits, sizeof stored);                             \
-        factor = widen_fn(stored);                                         \
-        for (size_t i = 0; i < count; i++)                                 \
-            a[i] = narrow_fn(widen_fn(a[i]) * factor);                     \
+#define REDUCE_FLOAT(type, work, widen_fn, round_fn, narrow_fn)        \
+    ALWAYS_INLINE void reduce_##type(ARGUMENTS)                        \
+    {                                                                  \
+        if (redop == ncclProd)                                         \
+            LOOP(type, work, widen_fn, round_fn, narrow_fn, OP_PROD);  \
+        else if (redop == ncclMin)                                     \
+            LOOP(type, work, widen_fn, SAME, narrow_fn, OP_MIN_FLOAT); \
+        else if (redop == ncclMax)                                     \
+            LOOP(type, work, widen_fn, SAME, narrow_fn, OP_MAX_FLOAT); \
+        else                                                           \
+            LOOP(type, work, widen_fn, round_fn, narrow_fn, OP_SUM);   \
+    }                                                                  \
+    LEVELS(type)
+
+#define DIVIDE_FLOAT(type, work, widen_fn, narrow_fn, bits_type)       \
+    static void divide_##type(void *acc, size_t count, uint32_t n)     \
+    {                                                                  \
+        loose_##type *a = acc;                                         \
+        const work divisor = (work)n;                                  \
+                                                                       \
+        for (size_t i = 0; i < count; i++)                             \
+            a[i] = narrow_fn(widen_fn(a[i]) / divisor);                \
+    }                                                                  \
+    static void scale_##type(void *acc, size_t count, uint64_t scalar) \
+    {                                                                  \
+        loose_##type *a = acc;                                         \
+        const bits_type bits = (bits_type)scalar;                      \
+        loose_##type stored;                                           \
+        work factor;                                                   \
+                                                                       \
+        memcpy(&stored, &bits, sizeof stored);                         \
+        factor = widen_fn(stored);                                     \
+        for (size_t i = 0; i < count; i++)                             \
+            a[i] = narrow_fn(widen_fn(a[i]) * factor);                 \
     }
 
 /* x to the n by squaring, multiplication rounded as narrow_fn does. */
@@ -274,12 +405,49 @@ REDUCE_INT(i32, u32, int32_t, uint32_t)
 REDUCE_INT(u32, u32, uint32_t, uint32_t)
 REDUCE_INT(i64, u64, int64_t, uint64_t)
 REDUCE_INT(u64, u64, uint64_t, uint64_t)
-REDUCE_FLOAT(f16, float, widen_f16, narrow_f16, uint16_t)
-REDUCE_FLOAT(f32, float, SAME, SAME, uint32_t)
-REDUCE_FLOAT(f64, double, SAME, SAME, uint64_t)
-REDUCE_FLOAT(bf16, float, widen_bf16, narrow_bf16, uint16_t)
-REDUCE_FLOAT(e4m3, float, widen_e4m3, narrow_e4m3, uint8_t)
-REDUCE_FLOAT(e5m2, float, widen_e5m2, narrow_e5m2, uint8_t)
+REDUCE_FLOAT(f16, float, widen_f16, round_f16, narrow_f16)
+REDUCE_FLOAT(f32, float, SAME, SAME, SAME)
+REDUCE_FLOAT(f64, double, SAME, SAME, SAME)
+REDUCE_FLOAT(e4m3, float, widen_e4m3, round_e4m3, narrow_e4m3)
+REDUCE_FLOAT(e5m2, float, widen_e5m2, round_e5m2, narrow_e5m2)
+DIVIDE_FLOAT(f16, float, widen_f16, narrow_f16, uint16_t)
+DIVIDE_FLOAT(f32, float, SAME, SAME, uint32_t)
+DIVIDE_FLOAT(f64, double, SAME, SAME, uint64_t)
+DIVIDE_FLOAT(bf16, float, widen_bf16, narrow_bf16, uint16_t)
+DIVIDE_FLOAT(e4m3, float, widen_e4m3, narrow_e4m3, uint8_t)
+DIVIDE_FLOAT(e5m2, float, widen_e5m2, narrow_e5m2, uint8_t)
+
+static void reduce_odd_bf16(void *acc, const void *const *in, uint32_t n, size_t i,
+                            unsigned redop)
+{
+    loose_bf16 *a = acc;
+
+    for (; n; n--, in++) {
+        const loose_bf16 *b = in[0];
+        float x = widen_bf16(a[i]), y = widen_bf16(b[i]);
+
+        a[i] = narrow_bf16(redop == ncclProd ? OP_PROD(x, y) : OP_SUM(x, y));
+    }
+}
+
+ALWAYS_INLINE void reduce_bf16(ARGUMENTS)
+{
+    if (redop == ncclMin) {
+        LOOP(bf16, float, widen_bf16, SAME, narrow_bf16, OP_MIN_FLOAT);
+        return;
+    }
+    if (redop == ncclMax) {
+        LOOP(bf16, float, widen_bf16, SAME, narrow_bf16, OP_MAX_FLOAT);
+        return;
+    }
+    if (count % 2)
+        reduce_odd_bf16(acc, in, n, count - 1, redop);
+    if (redop == ncclProd)
+        LOOP_PAIRS(OP_PROD);
+    else
+        LOOP_PAIRS(OP_SUM);
+}
+LEVELS(bf16)
 
 REPEAT_INT(i8, u8, uint32_t)
 REPEAT_INT(u8, u8, uint32_t)
@@ -296,13 +464,12 @@ REPEAT_FLOAT(e5m2, float, widen_e5m2, narrow_e5m2)
 
 /* --- the table --- */
 
-#define ROW(type)                                                 \
-    {                                                             \
-        reduce_##type, divide_##type, scale_##type, repeat_##type \
+#define ROW(type)                                                   \
+    {                                                               \
+        LEVEL_ROW(type), divide_##type, scale_##type, repeat_##type \
     }
 static const struct {
-    void (*reduce)(void *restrict acc, const void *restrict in, size_t count,
-                   unsigned redop);
+    void (*reduce[LEVEL_COUNT])(ARGUMENTS);
     void (*divide)(void *acc, size_t count, uint32_t n);
     void (*scale)(void *acc, size_t count, uint64_t scalar);
     void (*repeat)(void *acc, size_t count, unsigned redop, uint32_t n);
@@ -315,13 +482,61 @@ static const struct {
     [ncclFloat8e4m3] = ROW(e4m3), [ncclFloat8e5m2] = ROW(e5m2),
 };
 
+unsigned crystal_reduce_level(void)
+{
+#if defined __x86_64__
+    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+        __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq"))
+        return 2;
+    return __builtin_cpu_supports("avx2") ? 1 : 0;
+#else
+    return 0;
+#endif
+}
+
+int crystal_reduce_at(unsigned level, void *acc, const void *const *in, uint32_t n,
+                      size_t count, unsigned dtype, unsigned redop)
+{
+    if (dtype >= ncclNumTypes || redop >= CRYSTAL_REDOP_COUNT ||
+        level > crystal_reduce_level())
+        return -EINVAL;
+    types[dtype].reduce[level](acc, in, n, count, redop);
+    return 0;
+}
+
+int crystal_reduce_many(void *acc, const void *const *in, uint32_t n, size_t count,
+                        unsigned dtype, unsigned redop)
+{
+    return crystal_reduce_at(crystal_reduce_level(), acc, in, n, count, dtype, redop);
+}
+
 int crystal_reduce(void *acc, const void *in, size_t count, unsigned dtype,
                    unsigned redop)
 {
-    if (dtype >= ncclNumTypes || redop >= CRYSTAL_REDOP_COUNT)
-        return -EINVAL;
-    types[dtype].reduce(acc, in, count, redop);
-    return 0;
+    return crystal_reduce_many(acc, &in, 1, count, dtype, redop);
+}
+
+uint64_t crystal_reduce_avg_factor(unsigned dtype, uint32_t n)
+{
+    const double exact = 1.0 / n;
+    const float single = (float)exact;
+    uint64_t bits = 0;
+
+    switch (dtype) {
+    case ncclFloat16:
+        return narrow_f16(single);
+    case ncclBfloat16:
+        return narrow_bf16(single);
+    case ncclFloat8e4m3:
+        return narrow_e4m3(single);
+    case ncclFloat8e5m2:
+        return narrow_e5m2(single);
+    case ncclFloat32:
+        return float_bits(single);
+    default:
+        memcpy(&bits, &exact, sizeof bits);
+        return bits;
+    }
 }
 
 int crystal_reduce_finish_avg(void *acc, size_t count, unsigned dtype, uint32_t n)

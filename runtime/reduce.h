@@ -23,8 +23,19 @@
  * ncclRedOp_t 0..4 or CRYSTAL_REDOP_PREMULSUM. -EINVAL for another dtype or redop. */
 int crystal_reduce(void *acc, const void *in, size_t count, unsigned dtype,
                    unsigned redop);
-/* Ends an ncclAvg: acc[i] /= n (integers: towards zero). -EINVAL for a bad dtype or
- * n = 0. */
+/* The same with in[0], then in[1] ... in[n-1], which costs less than one by one. */
+int crystal_reduce_many(void *acc, const void *const *in, uint32_t n, size_t count,
+                        unsigned dtype, unsigned redop);
+/* The sets of instructions that this processor has are 0 .. level; many uses the last.
+ * All give the same results: at is for tests, -EINVAL beyond level. */
+unsigned crystal_reduce_level(void);
+int crystal_reduce_at(unsigned level, void *acc, const void *const *in, uint32_t n,
+                      size_t count, unsigned dtype, unsigned redop);
+/* An average over n ranks as NCCL does it: of floats, every contribution is scaled with
+ * this factor (1/n rounded to dtype) and the sum is the result; of integers, the sum is
+ * divided at the end by crystal_reduce_finish_avg. n is at least 1. */
+uint64_t crystal_reduce_avg_factor(unsigned dtype, uint32_t n);
+/* acc[i] /= n (integers: towards zero). -EINVAL for a bad dtype or n = 0. */
 int crystal_reduce_finish_avg(void *acc, size_t count, unsigned dtype, uint32_t n);
 /* acc[i] *= the factor whose bits, in dtype's own form, are the low bytes of scalar. */
 int crystal_reduce_scale(void *acc, size_t count, unsigned dtype, uint64_t scalar);

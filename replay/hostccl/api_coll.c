@@ -63,6 +63,11 @@ static ncclResult_t resolve(struct hostccl_task *task, ncclRedOp_t op)
     int i = (int)op - ncclNumOps;
     bool is_known;
 
+    if (op == ncclAvg && crystal_dtype_is_float(task->dtype)) {
+        task->redop.op = CRYSTAL_REDOP_PREMULSUM; /* as NCCL does */
+        task->redop.scalar = crystal_reduce_avg_factor(task->dtype, task->comm->nranks);
+        return ncclSuccess;
+    }
     if ((unsigned)op < ncclNumOps) {
         task->redop.op = (unsigned)op;
         return ncclSuccess;

@@ -359,6 +359,96 @@ static void repetition(void)
     CHECK_EQ(crystal_reduce_repeat(f32, 1, ncclFloat32, ncclSum, 0), -EINVAL);
 }
 
+/* Which of two NaN an addition returns is the compiler's choice. */
+static bool is_nan_at(const unsigned char *data, size_t i, unsigned dtype)
+{
+    uint16_t h;
+    float f;
+    double d;
+
+    switch (dtype) {
+    case ncclFloat8e4m3:
+        return (data[i] & 0x7f) == 0x7f;
+    case ncclFloat8e5m2:
+        return (data[i] & 0x7f) > 0x7c;
+    case ncclFloat16:
+    case ncclBfloat16:
+        memcpy(&h, data + i * sizeof h, sizeof h);
+        return (h & 0x7fff) > (dtype == ncclFloat16 ? 0x7c00 : 0x7f80);
+    case ncclFloat32:
+        memcpy(&f, data + i * sizeof f, sizeof f);
+        return isnan(f);
+    case ncclFloat64:
+        memcpy(&d, data + i * sizeof d, sizeof d);
+        return isnan(d);
+    default:
+        return false;
+    }
+}
+
+static bool is_same(const unsigned char *a, const unsigned char *b, unsigned dtype)
+{
+    size_t bytes = crystal_dtype_bytes(dtype);
+
+    for (size_t i = 0; i < 1024 / bytes; i++)
+        if (memcmp(a + i * bytes, b + i * bytes, bytes) != 0 &&
+            !(is_nan_at(a, i, dtype) && is_nan_at(b, i, dtype)))
+            return false;
+    return true;
+}
+
+/* Random bits of every type: any number of inputs at every set of instructions gives
+ * what one input after the other gives. */
+static void many_inputs(void)
+{
+    enum { INPUTS = 9, BYTES = 1024 };
+    static unsigned char in[INPUTS][BYTES], want[BYTES], got[BYTES];
+    const void *from[INPUTS];
+    uint64_t state = 88172645463325252U;
+
+    for (int i = 0; i < INPUTS; i++) {
+        from[i] = in[i];
+        for (size_t k = 0; k < BYTES; k++) {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            in[i][k] = (unsigned char)state;
+        }
+    }
+    for (unsigned dtype = 0; dtype < ncclNumTypes; dtype++)
+        for (unsigned redop = 0; redop < CRYSTAL_REDOP_COUNT; redop++)
+            for (uint32_t n = 1; n < INPUTS; n++) {
+                size_t count = BYTES / 8 - n;
+
+                memcpy(want, in[0], BYTES);
+                for (uint32_t i = 1; i <= n; i++)
+                    CHECK_EQ(
+                        crystal_reduce_at(0, want, &from[i], 1, count, dtype, redop),
+                        0);
+                for (unsigned level = 0; level <= crystal_reduce_level(); level++) {
+                    memcpy(got, in[0], BYTES);
+                    CHECK_EQ(
+                        crystal_reduce_at(level, got, &from[1], n, count, dtype, redop),
+                        0);
+                    CHECK(is_same(got, want, dtype));
+                }
+            }
+    CHECK_EQ(crystal_reduce_at(crystal_reduce_level() + 1, got, from, 1, 1, ncclInt8,
+                               ncclSum),
+             -EINVAL);
+}
+
+static void factors_of_averages(void)
+{
+    CHECK_EQ(crystal_reduce_avg_factor(ncclFloat16, 2), 0x3800);
+    CHECK_EQ(crystal_reduce_avg_factor(ncclFloat16, 3), 0x3555);
+    CHECK_EQ(crystal_reduce_avg_factor(ncclBfloat16, 3), 0x3eab);
+    CHECK_EQ(crystal_reduce_avg_factor(ncclFloat8e4m3, 3), 0x2b); /* 0.34375 */
+    CHECK_EQ(crystal_reduce_avg_factor(ncclFloat8e5m2, 3), 0x35); /* 0.3125 */
+    CHECK_EQ(crystal_reduce_avg_factor(ncclFloat32, 3), 0x3eaaaaab);
+    CHECK_EQ(crystal_reduce_avg_factor(ncclFloat64, 3), 0x3fd5555555555555);
+}
+
 static void bad_arguments(void)
 {
     uint32_t a = 1, b = 1;
@@ -390,6 +480,8 @@ int main(void)
     CHECK_RUN(small_floats_scale_and_average);
     CHECK_RUN(any_alignment);
     CHECK_RUN(repetition);
+    CHECK_RUN(many_inputs);
+    CHECK_RUN(factors_of_averages);
     CHECK_RUN(bad_arguments);
     return check_end();
 }

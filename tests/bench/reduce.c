@@ -1,0 +1,112 @@
+/* reduce.bf16.share, reduce.fp32.share: the coordinator's all-reduce of 64 live ranks
+ * with 16 MiB each. Bytes that it must read (all contributions) and write (one result)
+ * a second, as a share of what memcpy reads and writes a second on memory of the same
+ * size. Both
+ * in turn on one thread, the fastest of several rounds each, in processor time.
+ */
+#include "config.h"
+
+#include "runtime/collective.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#define RANKS  64U
+#define BYTES  (16U << 20)
+#define ROUNDS 7
+
+static uint64_t now_ns(void)
+{
+    struct timespec t;
+
+    (void)clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t); /* cannot fail */
+    return (uint64_t)t.tv_sec * 1000000000U + (uint64_t)t.tv_nsec;
+}
+
+static struct crystal_blob *contributions[RANKS], *elsewhere; /* BYTES each */
+
+/* Nanoseconds of copying every contribution to a place of its size. */
+static uint64_t copy_ns(void)
+{
+    uint64_t begin = now_ns();
+
+    for (uint32_t i = 0; i < RANKS; i++) {
+        memcpy(elsewhere->data, contributions[i]->data, BYTES);
+        __asm__ volatile("" ::: "memory"); /* it is read */
+    }
+    return now_ns() - begin;
+}
+
+static uint64_t reduce_ns(unsigned dtype, uint64_t element)
+{
+    struct crystal_msg_op op = {.func = CRYSTAL_FUNC_ALLREDUCE,
+                                .dtype = (uint8_t)dtype,
+                                .redop = ncclSum,
+                                .count = BYTES / element};
+    struct crystal_part parts[RANKS] = {0};
+    uint32_t part_of[RANKS];
+    struct crystal_collective all = {&op, RANKS, part_of, parts, RANKS};
+    struct crystal_slice result;
+    struct crystal_error err = {0};
+    uint64_t begin, ns;
+
+    for (uint32_t i = 0; i < RANKS; i++) {
+        part_of[i] = i;
+        parts[i].send.at = contributions[i]->data;
+        parts[i].send.bytes = BYTES;
+        parts[i].times = 1;
+        parts[i].lrank = i;
+    }
+    begin = now_ns();
+    if (crystal_collective_result(&all, 0, &result, &err)) {
+        fprintf(stderr, "bench reduce: %s\n", crystal_error_text(&err));
+        exit(1);
+    }
+    ns = now_ns() - begin;
+    crystal_blob_unref(result.blob);
+    return ns;
+}
+
+static void compare(const char *name, unsigned dtype, uint64_t element)
+{
+    uint64_t copy = UINT64_MAX, reduce = UINT64_MAX;
+    double copied, reduced;
+
+    for (int i = 0; i < ROUNDS; i++) {
+        uint64_t c = copy_ns(), r = reduce_ns(dtype, element);
+
+        copy = c < copy ? c : copy;
+        reduce = r < reduce ? r : reduce;
+    }
+    copied = 2.0 * RANKS * BYTES / (double)copy;
+    reduced = (RANKS + 1.0) * BYTES / (double)reduce;
+    printf("reduce.%s.share %.2f of_memcpy\n", name, reduced / copied);
+    printf("reduce.%s.gbs %.1f GB/s\n", name, reduced);
+}
+
+static struct crystal_blob *filled_blob(void)
+{
+    struct crystal_blob *blob = crystal_blob_create(BYTES);
+
+    if (!blob) {
+        fprintf(stderr, "bench reduce: out of memory\n");
+        exit(1);
+    }
+    memset(blob->data, 0x3c, BYTES); /* its memory is there */
+    return blob;
+}
+
+int main(void)
+{
+    for (uint32_t i = 0; i < RANKS; i++)
+        contributions[i] = filled_blob();
+    elsewhere = filled_blob();
+    compare("bf16", ncclBfloat16, 2);
+    compare("fp32", ncclFloat32, 4);
+    for (uint32_t i = 0; i < RANKS; i++)
+        crystal_blob_unref(contributions[i]);
+    crystal_blob_unref(elsewhere);
+    return 0;
+}
