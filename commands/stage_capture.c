@@ -67,23 +67,51 @@ static int seal_rank(const struct stage *stage, uint32_t lrank,
     return code;
 }
 
+/* Runs some of the live ranks at once, and seals what they left. */
+static int run_ranks(struct stage *stage, const uint32_t *lranks, uint32_t count,
+                     struct crystal_error *err)
+{
+    struct crystal_error seal_err = {0};
+    int code = stage_start_ranks(stage, lranks, count, 1, err), sealed;
+
+    if (!code)
+        code = stage_wait_ranks(stage, NULL, NULL, err);
+    for (uint32_t i = 0; i < count; i++) {
+        sealed = seal_rank(stage, lranks[i], &seal_err);
+        if (sealed && !code) { /* the first fault is what is told */
+            code = sealed;
+            *err = seal_err;
+        }
+    }
+    return code;
+}
+
+/* Each rank by itself; the ones before it contribute what they have recorded. */
+static int run_list(struct stage *stage, struct crystal_error *err)
+{
+    const struct crystal_layout *layout = &stage->layout;
+    int code = 0;
+
+    for (uint32_t i = 0; !code && i < layout->live_count; i++) {
+        crystal_log(CRYSTAL_LOG_INFO, stage->name, "rank %u by itself (%u of %u)",
+                    layout->live[i], i + 1, layout->live_count);
+        code = crystal_client_begin_rank(stage->client, layout->live[i], err);
+        if (!code)
+            code = run_ranks(stage, &layout->live[i], 1, err);
+    }
+    return code;
+}
+
 int stage_capture(struct stage *stage)
 {
     const struct crystal_layout *layout = &stage->layout;
-    struct crystal_error err = {0}, seal_err = {0};
-    int code = prepare(stage, &err), sealed;
+    struct crystal_error err = {0};
+    int code = prepare(stage, &err);
 
-    if (!code)
-        code = stage_start_ranks(stage, layout->live, layout->live_count, 1, &err);
-    if (!code)
-        code = stage_wait_ranks(stage, NULL, NULL, &err);
-    for (uint32_t i = 0; i < layout->live_count; i++) {
-        sealed = seal_rank(stage, layout->live[i], &seal_err);
-        if (sealed && !code) { /* the first fault is what is told */
-            code = sealed;
-            err = seal_err;
-        }
-    }
+    if (!code && layout->live_mode == CRYSTAL_LIVE_LIST)
+        code = run_list(stage, &err);
+    else if (!code)
+        code = run_ranks(stage, layout->live, layout->live_count, &err);
     if (code)
         return stage_failed(stage, &err);
     crystal_log(CRYSTAL_LOG_INFO, stage->name, "recorded %u of %u ranks in %s/ranks",

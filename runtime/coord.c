@@ -1,4 +1,5 @@
-/* The coordinator of one job: clients, stages, the end. See coord.h. */
+/* The coordinator of one job: clients and the end. See coord.h; coord_stage.c has the
+ * stages. */
 #include "config.h"
 
 #include "runtime/coord.h"
@@ -32,7 +33,7 @@ static void stage_reset(void *context)
     crystal_store_reset(coord->store);
 }
 
-static void tell_stop(struct client *c, const char *text)
+void crystal_coord_tell_stop(struct client *c, const char *text)
 {
     crystal_link_send(c->link, CRYSTAL_MSG_STOP, 0, text, strlen(text));
     c->may_drop = 1;
@@ -48,75 +49,21 @@ void crystal_coord_fail(struct crystal_coord *coord, const char *sentence)
     (void)snprintf(coord->sentence, sizeof coord->sentence, "%s", sentence);
     for (struct client *c = coord->clients; c; c = c->next)
         if (c->in_stage)
-            tell_stop(c, coord->sentence);
+            crystal_coord_tell_stop(c, coord->sentence);
     crystal_timer_stop(&coord->watch_timer);
     /* Ranks that wait for a key fail, too. Not now: the store may be our caller. */
     crystal_timer_start(&coord->reset_timer, coord->loop, 0, stage_reset, coord);
 }
 
-static void fail_with(struct crystal_coord *coord, const struct crystal_error *err)
-{
-    crystal_coord_fail(coord, crystal_error_text(err));
-}
+/* --- clients --- */
 
-/* --- capture's exchange --- */
-
-static struct client *rank_find(const struct crystal_coord *coord, uint32_t lrank)
+struct client *crystal_coord_rank(const struct crystal_coord *coord, uint32_t lrank)
 {
     struct client *c = coord->clients;
 
     while (c && (c->role != CRYSTAL_ROLE_RANK || !c->in_stage || c->lrank != lrank))
         c = c->next;
     return c;
-}
-
-static void on_comm_ready(void *context, uint32_t lrank, uint32_t request,
-                          uint32_t comm, const char *name)
-{
-    struct crystal_coord *coord = context;
-    struct client *c = rank_find(coord, lrank);
-    struct crystal_msg_comm_ready ready = {comm, (uint32_t)strlen(name)};
-    uint8_t body[sizeof ready + 512];
-    size_t length = ready.name_bytes < 512 ? ready.name_bytes : 512;
-
-    ready.name_bytes = (uint32_t)length;
-    memcpy(body, &ready, sizeof ready);
-    memcpy(body + sizeof ready, name, length);
-    if (c)
-        crystal_link_send(c->link, CRYSTAL_MSG_COMM_READY, request, body,
-                          sizeof ready + length);
-}
-
-/* One more line for comms.tab. */
-static void on_comm_made(void *context, const char *name, const uint32_t *members,
-                         uint32_t nranks)
-{
-    struct crystal_coord *coord = context;
-    struct crystal_error err = {0};
-    char path[PATH_MAX], *list = crystal_ranks_format(members, nranks);
-    FILE *f = NULL;
-    int failed;
-
-    if (!list || crystal_jobdir_file(coord->config.dir, path, sizeof path, &err,
-                                     "comms.tab") < 0)
-        goto out;
-    f = fopen(path, "ae");
-    if (!f) {
-        (void)crystal_error_set(&err, errno, "coordinator: %s: %s", path,
-                                strerror(errno));
-        goto out;
-    }
-    failed = fprintf(f, "%s\t%" PRIu32 "\t%s\n", name, nranks, list) < 0;
-    failed = fclose(f) != 0 || failed;
-    if (failed)
-        (void)crystal_error_set(&err, errno, "coordinator: cannot write %s: %s", path,
-                                strerror(errno));
-out:
-    if (!list)
-        (void)crystal_error_set(&err, ENOMEM, "coordinator: out of memory");
-    if (err.code)
-        fail_with(coord, &err);
-    free(list);
 }
 
 void crystal_coord_notice(void *context, const char *text)
@@ -127,112 +74,6 @@ void crystal_coord_notice(void *context, const char *text)
     for (struct client *c = coord->clients; c; c = c->next)
         if (c->role == CRYSTAL_ROLE_AGENT && c->in_stage)
             crystal_link_send(c->link, CRYSTAL_MSG_NOTICE, 0, text, strlen(text));
-}
-
-static void on_result(void *context, uint32_t lrank, uint32_t request,
-                      const struct crystal_slice *results, uint32_t count)
-{
-    struct client *c = rank_find(context, lrank);
-
-    if (c)
-        crystal_link_send_results(c->link, request, results, count);
-}
-
-/* --- stages --- */
-
-static const char *stage_name(enum stage stage)
-{
-    static const char *const names[] = {"no stage", "capture", "plan", "emulate"};
-
-    return names[stage];
-}
-
-static void stage_clear(struct crystal_coord *coord)
-{
-    crystal_timer_stop(&coord->watch_timer);
-    crystal_timer_stop(&coord->reset_timer);
-    crystal_coord_forget_forges(coord);
-    crystal_coord_forget_inits(coord);
-    crystal_exchange_destroy(coord->exchange);
-    coord->exchange = NULL;
-    crystal_groups_destroy(coord->groups);
-    coord->groups = NULL;
-    free(coord->is_real);
-    coord->is_real = NULL;
-    coord->real_count = 0;
-    coord->stage = STAGE_NONE;
-    coord->failed = 0;
-}
-
-static int truncate_comms(struct crystal_coord *coord, struct crystal_error *err)
-{
-    char path[PATH_MAX];
-    int rc =
-        crystal_jobdir_file(coord->config.dir, path, sizeof path, err, "comms.tab");
-    int fd;
-
-    if (rc < 0)
-        return rc;
-    fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
-    if (fd < 0)
-        return crystal_error_set(err, errno, "coordinator: %s: %s", path,
-                                 strerror(errno));
-    (void)close(fd); /* nothing was written */
-    return 0;
-}
-
-/* Marks the ranks that run in this stage. slice as in struct crystal_msg_begin. */
-static void mark_real(struct crystal_coord *coord, enum stage stage, uint32_t slice)
-{
-    const struct crystal_layout *layout = coord->config.layout;
-    const uint32_t *real = stage == STAGE_CAPTURE ? layout->live : layout->sandbox;
-
-    coord->real_count = slice                    ? layout->ranks_per_node
-                        : stage == STAGE_CAPTURE ? layout->live_count
-                                                 : layout->sandbox_count;
-    for (uint32_t i = 0; i < coord->real_count; i++) {
-        uint32_t lrank = slice ? (slice - 1) * layout->ranks_per_node + i : real[i];
-
-        if (lrank < layout->lrank_count)
-            coord->is_real[lrank] = 1;
-    }
-}
-
-/* beginner: the agent whose connection goes on. */
-static int stage_begin(struct crystal_coord *coord, enum stage stage, uint32_t slice,
-                       const struct client *beginner, struct crystal_error *err)
-{
-    const struct crystal_layout *layout = coord->config.layout;
-    const struct crystal_exchange_hooks hooks = {
-        coord,    on_comm_ready, on_comm_made, crystal_coord_site, crystal_coord_notice,
-        on_result};
-
-    for (struct client *c = coord->clients; c; c = c->next)
-        if (c->in_stage && c != beginner) { /* left over from the stage before */
-            tell_stop(c, "coordinator: another stage begins");
-            c->in_stage = 0;
-            if (c->role == CRYSTAL_ROLE_RANK)
-                crystal_link_end(c->link);
-        }
-    stage_clear(coord);
-    crystal_store_reset(coord->store);
-    coord->is_real = calloc((size_t)layout->lrank_count + 1, 1);
-    coord->groups = crystal_groups_create(layout->lrank_count);
-    if (stage == STAGE_CAPTURE)
-        coord->exchange = crystal_exchange_create(layout, &hooks);
-    if (!coord->is_real || !coord->groups ||
-        (stage == STAGE_CAPTURE && !coord->exchange)) {
-        stage_clear(coord);
-        return crystal_error_set(err, ENOMEM, "coordinator: out of memory");
-    }
-    mark_real(coord, stage, slice);
-    if (stage == STAGE_CAPTURE && truncate_comms(coord, err) < 0) {
-        stage_clear(coord);
-        return -err->code;
-    }
-    coord->stage = stage;
-    coord->emulated |= stage == STAGE_EMULATE;
-    return 0;
 }
 
 static int has_agents(const struct crystal_coord *coord)
@@ -277,8 +118,8 @@ static int rank_admit(struct crystal_coord *coord, struct client *c,
                                  "coordinator: rank %" PRIu32
                                  " does not run in stage %s; is another program "
                                  "started in this job?",
-                                 c->lrank, stage_name(coord->stage));
-    if (rank_find(coord, c->lrank))
+                                 c->lrank, crystal_coord_stage_name(coord->stage));
+    if (crystal_coord_rank(coord, c->lrank))
         return crystal_error_set(
             err, EEXIST, "coordinator: rank %" PRIu32 " runs already", c->lrank);
     if (coord->exchange) {
@@ -331,14 +172,13 @@ static int on_begin(struct client *c, const struct crystal_message_head *head,
         return -EBADMSG;
     memcpy(&begin, body->data, sizeof begin);
     if (begin.stage < STAGE_CAPTURE || begin.stage > STAGE_EMULATE ||
-        (begin.slice && (begin.stage != STAGE_PLAN ||
-                         begin.slice > coord->config.layout->lrank_count /
-                                           coord->config.layout->ranks_per_node)))
+        !crystal_coord_stage_has_slice(coord, (enum stage)begin.stage, begin.slice))
         return -EBADMSG;
     /* A second node's agent joins; else a new stage, or the same one anew, begins. */
     if (coord->stage != (enum stage)begin.stage || coord->failed || c->in_stage ||
         !has_agents(coord)) {
-        if (stage_begin(coord, (enum stage)begin.stage, begin.slice, c, &err) < 0) {
+        if (crystal_coord_stage_begin(coord, (enum stage)begin.stage, begin.slice, c,
+                                      &err) < 0) {
             answer_error(c, crystal_error_text(&err));
             return 0;
         }
@@ -428,9 +268,9 @@ static int on_finish(struct client *c, const struct crystal_message_head *head)
     coord->finish_request = head->request;
     for (struct client *other = coord->clients; other; other = other->next)
         if (other->role == CRYSTAL_ROLE_AGENT)
-            tell_stop(other, "");
+            crystal_coord_tell_stop(other, "");
         else if (other->role == CRYSTAL_ROLE_RANK)
-            tell_stop(other, "coordinator: the job is being finished");
+            crystal_coord_tell_stop(other, "coordinator: the job is being finished");
     crystal_timer_start(&coord->finish_timer, coord->loop,
                         has_agents(coord) ? AGENT_END_NS : 0, finish_now, coord);
     return 0;
@@ -500,7 +340,7 @@ static void client_died(struct client *c)
         (void)snprintf(sentence, sizeof sentence,
                        "coordinator: the agent of node %" PRIu32 " (pid %" PRIu32
                        ") died during %s; see log/ in the job directory",
-                       c->lrank, c->pid, stage_name(coord->stage));
+                       c->lrank, c->pid, crystal_coord_stage_name(coord->stage));
     } else {
         if (coord->exchange)
             crystal_exchange_describe(coord->exchange, c->lrank, doing, sizeof doing);
@@ -508,7 +348,7 @@ static void client_died(struct client *c)
                        "coordinator: rank %" PRIu32 " (pid %" PRIu32
                        ") died during %s; its state was: it %s; see log/ in the job "
                        "directory",
-                       c->lrank, c->pid, stage_name(coord->stage), doing);
+                       c->lrank, c->pid, crystal_coord_stage_name(coord->stage), doing);
     }
     crystal_coord_fail(coord, sentence);
 }
@@ -612,7 +452,7 @@ static void on_signal(void *context, uint32_t events)
     coord->failed = 0; /* whatever was said before, this is the end */
     for (struct client *c = coord->clients; c; c = c->next)
         if (c->role)
-            tell_stop(c, "coordinator: it was told to end by a signal");
+            crystal_coord_tell_stop(c, "coordinator: it was told to end by a signal");
     crystal_timer_start(&coord->finish_timer, coord->loop, 0, quit, coord);
 }
 
@@ -716,7 +556,7 @@ void crystal_coord_destroy(struct crystal_coord *coord)
         crystal_link_destroy(gone->link);
         free(gone);
     }
-    stage_clear(coord);
+    crystal_coord_stage_end(coord);
     crystal_timer_stop(&coord->finish_timer);
     crystal_store_destroy(coord->store);
     crystal_watch_stop(&coord->listener);

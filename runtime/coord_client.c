@@ -605,6 +605,12 @@ int crystal_client_begin(struct crystal_client *c, uint32_t stage,
     return begin(c, stage, 0, err);
 }
 
+int crystal_client_begin_rank(struct crystal_client *c, uint32_t lrank,
+                              struct crystal_error *err)
+{
+    return begin(c, 1, lrank + 1, err);
+}
+
 int crystal_client_begin_slice(struct crystal_client *c, uint32_t target_node,
                                struct crystal_error *err)
 {

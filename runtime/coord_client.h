@@ -61,6 +61,9 @@ int crystal_client_hint(struct crystal_client *c, uint64_t iterations, int *ret_
 /* Agent and control calls. */
 int crystal_client_begin(struct crystal_client *c, uint32_t stage,
                          struct crystal_error *err);
+/* Capture of a list begins, or goes on, with this rank by itself. */
+int crystal_client_begin_rank(struct crystal_client *c, uint32_t lrank,
+                              struct crystal_error *err);
 /* Plan begins anew, with the ranks of this target node instead of the sandbox. */
 int crystal_client_begin_slice(struct crystal_client *c, uint32_t target_node,
                                struct crystal_error *err);

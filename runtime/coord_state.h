@@ -60,6 +60,13 @@ struct crystal_coord {
     uint32_t real_count;
     struct crystal_groups *groups;
     struct crystal_exchange *exchange; /* capture only */
+    /* Whom the exchange takes for live: the layout's, or one rank of its list. Borrows
+     * all but that rank. */
+    struct crystal_layout exchange_layout;
+    uint32_t only_live;
+    struct crystal_inject *inject; /* live=LIST: lives through all its ranks */
+    char **made;                   /* names that are in comms.tab by then; owned */
+    uint32_t made_count;
     struct forge *forges;
     struct held_init *held_inits; /* questions for ids that are not known yet */
     struct crystal_timer held_timer;
@@ -78,6 +85,22 @@ struct crystal_coord {
 
 /* coord.c: ends the stage with a sentence, once; everybody is told. */
 void crystal_coord_fail(struct crystal_coord *coord, const char *sentence);
+void crystal_coord_tell_stop(struct client *c, const char *text);
+/* The client of a rank of the stage; NULL where there is none. */
+struct client *crystal_coord_rank(const struct crystal_coord *coord, uint32_t lrank);
+
+/* coord_stage.c: begins a stage, ends whatever runs. beginner: the agent whose
+ * connection goes on; slice as in struct crystal_msg_begin, has_slice says whether
+ * there is one. */
+int crystal_coord_stage_begin(struct crystal_coord *coord, enum stage stage,
+                              uint32_t slice, const struct client *beginner,
+                              struct crystal_error *err);
+int crystal_coord_stage_has_slice(const struct crystal_coord *coord, enum stage stage,
+                                  uint32_t slice);
+/* Forgets the stage; end: also what its passes share. */
+void crystal_coord_stage_clear(struct crystal_coord *coord);
+void crystal_coord_stage_end(struct crystal_coord *coord);
+const char *crystal_coord_stage_name(enum stage stage);
 
 /* coord_watch.c: a rank did something; begins to watch where it does not yet. */
 void crystal_coord_watch(struct crystal_coord *coord);

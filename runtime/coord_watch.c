@@ -45,19 +45,10 @@ struct watch_look {
     uint32_t strangers; /* processes in the store that are no rank (yet) */
 };
 
-static const struct client *client_of(const struct crystal_coord *coord, uint32_t lrank)
-{
-    const struct client *c = coord->clients;
-
-    while (c && (c->role != CRYSTAL_ROLE_RANK || !c->in_stage || c->lrank != lrank))
-        c = c->next;
-    return c;
-}
-
 int crystal_coord_site(void *context, uint32_t lrank, uint64_t address, char *text,
                        size_t text_bytes)
 {
-    const struct client *c = client_of(context, lrank);
+    const struct client *c = crystal_coord_rank(context, lrank);
 
     if (!c || !crystal_process_is_rank(c->pid, lrank)) /* or on another node */
         return -ESRCH;
@@ -104,14 +95,14 @@ static void store_waits(void *context, uint32_t pid, const void *key, size_t key
 
 static int look(const struct crystal_coord *coord, struct watch_look *w)
 {
-    const struct crystal_layout *layout = coord->config.layout;
+    const struct crystal_layout *layout = &coord->exchange_layout;
 
     *w = (struct watch_look){.coord = coord, .count = layout->live_count};
     w->ranks = calloc(w->count ? w->count : 1, sizeof *w->ranks);
     if (!w->ranks)
         return -ENOMEM;
     for (uint32_t i = 0; i < w->count; i++) {
-        const struct client *c = client_of(coord, layout->live[i]);
+        const struct client *c = crystal_coord_rank(coord, layout->live[i]);
 
         w->ranks[i].lrank = layout->live[i];
         w->ranks[i].pid = c ? c->pid : 0;

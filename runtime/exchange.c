@@ -59,6 +59,7 @@ static void comm_free(struct comm *m)
     crystal_exchange_p2p_fini(m);
     for (uint32_t i = 0; i < m->live_count; i++)
         crystal_blob_unref(m->live[i].scattered.blob);
+    free(m->received);
     free(m->name);
     free(m->members);
     free(m->part_of);
@@ -516,6 +517,39 @@ out:
     return rc;
 }
 
+/* The same for the only live member: parts of all members are made for the moment. */
+static int coll_complete_alone(struct crystal_exchange *x, struct comm *m,
+                               const struct coll *coll, struct crystal_error *err)
+{
+    struct op *own = coll->deposits[0];
+    struct crystal_msg_op head = own->head;
+    struct crystal_part *parts = calloc(m->nranks, sizeof *parts);
+    uint32_t *part_of = malloc(m->nranks * sizeof *part_of);
+    struct crystal_collective c = {.op = &head,
+                                   .nranks = m->nranks,
+                                   .part_of = part_of,
+                                   .parts = parts,
+                                   .part_count = m->nranks};
+    struct crystal_slice result = {0};
+    int rc = 0;
+
+    if (!parts || !part_of)
+        rc = crystal_error_set(err, ENOMEM, "coordinator: out of memory");
+    for (uint32_t i = 0; rc == 0 && i < m->nranks; i++)
+        part_of[i] = i;
+    if (rc == 0)
+        rc = crystal_exchange_inject_parts(x, m, own, parts, err);
+    if (rc == 0 && head.recv_bytes)
+        rc = crystal_collective_result(&c, m->live[own->slot].crank, &result, err);
+    for (uint32_t i = 0; parts && i < m->nranks; i++)
+        crystal_blob_unref(parts[i].send.blob);
+    free(part_of);
+    free(parts);
+    if (rc == 0)
+        crystal_exchange_done(x, own, result);
+    return rc;
+}
+
 static struct coll *coll_get(struct comm *m, uint64_t seq)
 {
     struct coll **at = &m->first_coll;
@@ -557,7 +591,8 @@ static int coll_deposit(struct crystal_exchange *x, struct op *op,
     for (at = &m->first_coll; *at != coll; at = &(*at)->next)
         continue;
     *at = coll->next;
-    rc = coll_complete(x, m, coll, err);
+    rc = x->inject ? coll_complete_alone(x, m, coll, err)
+                   : coll_complete(x, m, coll, err);
     coll_free(coll);
     return rc;
 }
@@ -637,6 +672,12 @@ err_free:
     return NULL;
 }
 
+/* A receive from somebody else while only one rank runs. */
+static int is_injected(const struct crystal_exchange *x, const struct op *op)
+{
+    return x->inject && op->head.peer != op->comm->live[op->slot].crank;
+}
+
 /* Receives are announced first, then everything that is sent goes in, then what can
  * complete does: a group of calls is atomic. */
 static int ticket_deposit(struct crystal_exchange *x, struct ticket *t,
@@ -645,14 +686,16 @@ static int ticket_deposit(struct crystal_exchange *x, struct ticket *t,
     int rc = 0;
 
     for (uint32_t i = 0; rc == 0 && i < t->count; i++)
-        if (t->ops[i].head.func == CRYSTAL_FUNC_RECV)
+        if (t->ops[i].head.func == CRYSTAL_FUNC_RECV && !is_injected(x, &t->ops[i]))
             rc = crystal_exchange_p2p_announce(x, &t->ops[i], err);
     for (uint32_t i = 0; rc == 0 && i < t->count; i++)
         if (t->ops[i].head.func == CRYSTAL_FUNC_SEND)
             rc = crystal_exchange_p2p_send(x, &t->ops[i], err);
     for (uint32_t i = 0; rc == 0 && i < t->count; i++)
         if (t->ops[i].head.func == CRYSTAL_FUNC_RECV)
-            rc = crystal_exchange_p2p_match(x, t->ops[i].queue, err);
+            rc = is_injected(x, &t->ops[i])
+                     ? crystal_exchange_inject_receive(x, &t->ops[i], err)
+                     : crystal_exchange_p2p_match(x, t->ops[i].queue, err);
     for (uint32_t i = 0; rc == 0 && i < t->count; i++) {
         struct op *op = &t->ops[i];
 

@@ -49,6 +49,12 @@ crystal_exchange_create(const struct crystal_layout *layout,
                         const struct crystal_exchange_hooks *hooks);
 void crystal_exchange_destroy(struct crystal_exchange *x);
 
+/* The layout's only live rank runs by itself: whatever others contribute is injected,
+ * see exchange_inject.c. inject is borrowed until destroy. Before the first join. */
+struct crystal_inject;
+void crystal_exchange_inject(struct crystal_exchange *x,
+                             const struct crystal_inject *inject);
+
 /* Tells that the id belongs to name, the store key under which it stands. members by
  * crank, NULL where they are not known: each member's own rank then counts, and all of
  * them must be live. */

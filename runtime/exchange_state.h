@@ -89,7 +89,8 @@ struct comm {
     uint8_t named_only;    /* nranks comes with the first member */
     uint8_t members_known; /* from the store; else from who joins */
     uint8_t ready;
-    uint8_t root_told;                /* the notice about roots that are not live */
+    uint64_t *received; /* with injection: messages by source crank; owned */
+    uint8_t root_told;  /* the notice about roots that are not live */
     struct crystal_replica_span span; /* of members */
     struct coll *first_coll;          /* ascending by seq */
     struct queue *queues[QUEUE_CHAINS];
@@ -107,6 +108,8 @@ struct crystal_exchange {
     const struct crystal_layout *layout;
     struct crystal_exchange_hooks hooks;
     struct crystal_replica replica;
+    const struct crystal_inject *inject; /* borrowed; NULL: no injection */
+    int inject_told;
     struct rank *ranks; /* by lrank */
     struct comm **comms;
     uint32_t comm_count;
@@ -123,6 +126,14 @@ const char *crystal_exchange_site(const struct crystal_exchange *x, uint32_t lra
 
 /* NULL where nothing is outstanding under that number. */
 struct ticket *crystal_exchange_ticket(const struct rank *r, uint32_t request);
+
+/* With injection: the parts of all members by crank (each with a reference), and a
+ * receive from a rank that is not live. own: the live rank's. */
+int crystal_exchange_inject_parts(struct crystal_exchange *x, struct comm *m,
+                                  const struct op *own, struct crystal_part *parts,
+                                  struct crystal_error *err);
+int crystal_exchange_inject_receive(struct crystal_exchange *x, struct op *op,
+                                    struct crystal_error *err);
 
 int crystal_exchange_p2p_announce(struct crystal_exchange *x, struct op *op,
                                   struct crystal_error *err);

@@ -19,6 +19,13 @@ void crystal_layout_fini(struct crystal_layout *layout)
     memset(layout, 0, sizeof *layout);
 }
 
+const char *crystal_live_name(enum crystal_live mode)
+{
+    return mode == CRYSTAL_LIVE_ALL    ? "all"
+           : mode == CRYSTAL_LIVE_LIST ? "list"
+                                       : "replica";
+}
+
 static int contains(const uint32_t *ranks, uint32_t count, uint32_t rank)
 {
     uint32_t low = 0, high = count;

@@ -25,7 +25,11 @@ struct crystal_grid {
                       else 1: rank dp = d is then expert-parallel rank d % ep */
 };
 
-enum crystal_live { CRYSTAL_LIVE_REPLICA = 1, CRYSTAL_LIVE_ALL = 2 };
+enum crystal_live {
+    CRYSTAL_LIVE_REPLICA = 1,
+    CRYSTAL_LIVE_ALL = 2,
+    CRYSTAL_LIVE_LIST = 3 /* one after the other, with injected contributions */
+};
 
 struct crystal_layout {
     uint32_t lrank_count; /* N */
@@ -67,6 +71,8 @@ int crystal_grid_parse(const char *text, struct crystal_grid *ret,
                        struct crystal_error *err);
 /* Size of dimension name, 1 where the grid has none of that name. */
 uint32_t crystal_grid_size(const struct crystal_grid *grid, const char *name);
+
+const char *crystal_live_name(enum crystal_live mode); /* "replica", "all", "list" */
 
 /* The live rank whose recording stands for lrank: itself where it is live; with
  * live=replica the rank with the same coordinates but dp = 0. */

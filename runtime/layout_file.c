@@ -54,8 +54,8 @@ static int print(FILE *out, const struct crystal_layout *l)
             fprintf(out, "\"\nep_inside_dp: %u\n", l->grid.ep_inside);
         }
         fprintf(out, "live_mode: %s\nlive: \"%s\"\niterations: %u\npayload: %s\n",
-                l->live_mode == CRYSTAL_LIVE_ALL ? "all" : "replica", live,
-                l->iterations, l->payload_all ? "all" : "control");
+                crystal_live_name(l->live_mode), live, l->iterations,
+                l->payload_all ? "all" : "control");
         fprintf(out, "wire:\n  bytes_per_s: %" PRIu64 "\n  latency_ns: %" PRIu64 "\n",
                 l->wire_bytes_per_s, l->wire_latency_ns);
         fprintf(out, "plan:\n  passes: %u\n  tolerance_ppm: %u\n", l->plan_passes,
@@ -246,10 +246,23 @@ static int surroundings(struct reading *r, struct crystal_layout *l)
     return 0;
 }
 
+static int live_mode(struct reading *r, enum crystal_live *ret)
+{
+    const char *value = text(r, "live_mode");
+
+    if (!value)
+        return -EINVAL;
+    for (*ret = CRYSTAL_LIVE_REPLICA; *ret <= CRYSTAL_LIVE_LIST; (*ret)++)
+        if (strcmp(value, crystal_live_name(*ret)) == 0)
+            return 0;
+    return crystal_error_set(r->err, EINVAL,
+                             "%s: live_mode: '%s' is none of replica, all, list",
+                             r->path, value);
+}
+
 static int read_all(struct reading *r, struct crystal_layout *l)
 {
     uint64_t n, g, k, fingerprint, version;
-    int all = 0;
     const char *name;
 
     if (count(r, "version", 1, 10, &version) ||
@@ -261,7 +274,7 @@ static int read_all(struct reading *r, struct crystal_layout *l)
         count(r, "fingerprint", UINT64_MAX, 16, &fingerprint) || grid(r, l, n) ||
         ranks(r, "sandbox", (uint32_t)n, &l->sandbox, &l->sandbox_count) ||
         ranks(r, "live", (uint32_t)n, &l->live, &l->live_count) ||
-        word(r, "live_mode", "replica", "all", &all) ||
+        live_mode(r, &l->live_mode) ||
         word(r, "payload", "control", "all", &l->payload_all) || plan(r, l) ||
         surroundings(r, l) || program(r, l))
         return -EINVAL;
@@ -275,7 +288,6 @@ static int read_all(struct reading *r, struct crystal_layout *l)
     l->ranks_per_node = (uint32_t)g;
     l->iterations = (uint32_t)k;
     l->fingerprint = fingerprint;
-    l->live_mode = all ? CRYSTAL_LIVE_ALL : CRYSTAL_LIVE_REPLICA;
     return 0;
 }
 

@@ -154,6 +154,32 @@ static int sandbox(const struct crystal_layout_options *o, struct crystal_layout
     return code;
 }
 
+/* Ranks that are captured one after the other. */
+static int live_list(const char *list, struct crystal_layout *l,
+                     struct crystal_error *err)
+{
+    l->live_mode = CRYSTAL_LIVE_LIST;
+    if (crystal_ranks_parse(list, l->lrank_count, 0, &l->live, &l->live_count, err)) {
+        crystal_error_prefix(err, "--crystal-live");
+        return -EINVAL;
+    }
+    for (uint32_t r = 0; r < l->lrank_count; r++) {
+        uint32_t rep = crystal_layout_representative(l, r);
+        int is_live = 0;
+
+        for (uint32_t i = 0; i < l->live_count; i++)
+            is_live |= l->live[i] == rep;
+        if (!is_live)
+            return crystal_error_set(err, EINVAL,
+                                     "--crystal-live: '%.64s' leaves out rank %u, and "
+                                     "nobody in it stands for it%s",
+                                     list, r,
+                                     l->grid.count ? "; name a whole replica"
+                                                   : "; give --crystal-parallel");
+    }
+    return 0;
+}
+
 static int live(const struct crystal_layout_options *o, struct crystal_layout *l,
                 struct crystal_error *err)
 {
@@ -163,9 +189,13 @@ static int live(const struct crystal_layout_options *o, struct crystal_layout *l
         l->live_mode = CRYSTAL_LIVE_ALL;
     else if (strcmp(mode, "replica") == 0)
         l->live_mode = CRYSTAL_LIVE_REPLICA;
+    else if (isdigit((unsigned char)mode[0]))
+        return live_list(mode, l, err);
     else
-        return crystal_error_set(
-            err, EINVAL, "--crystal-live: '%.64s' is neither replica nor all", mode);
+        return crystal_error_set(err, EINVAL,
+                                 "--crystal-live: '%.64s' is neither replica nor all "
+                                 "nor a list of ranks",
+                                 mode);
     if (l->live_mode == CRYSTAL_LIVE_REPLICA && !l->grid.count) {
         if (l->lrank_count > l->sandbox_count)
             return crystal_error_set(err, EINVAL,
@@ -219,6 +249,8 @@ static uint64_t fingerprint(const struct crystal_layout *l, const char *parallel
     (void)XXH3_64bits_update(state, options, (size_t)used + 1);
     if (l->slurm_physical)
         (void)XXH3_64bits_update(state, "physical", sizeof "physical");
+    if (l->live_mode == CRYSTAL_LIVE_LIST)
+        (void)XXH3_64bits_update(state, l->live, l->live_count * sizeof *l->live);
     for (char **arg = l->program; arg && *arg; arg++) {
         (void)XXH3_64bits_update(state, *arg, strlen(*arg) + 1);
         hash_file(state, *arg);

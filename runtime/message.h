@@ -95,7 +95,8 @@ struct crystal_msg_welcome {
 
 struct crystal_msg_begin {
     uint32_t stage; /* 1 capture, 2 plan, 3 emulate */
-    uint32_t slice; /* plan: 1 + the target node whose ranks run; 0: the sandbox runs */
+    uint32_t slice; /* plan: 1 + the target node whose ranks run; 0: the sandbox runs.
+                       Capture of a list: 1 + the rank that runs by itself */
 };
 
 struct crystal_msg_comm_init {

@@ -15,7 +15,8 @@ void crystal_replica_init(struct crystal_replica *ret,
     uint32_t stride = 1;
 
     *ret = (struct crystal_replica){1, 1};
-    if (layout->live_mode == CRYSTAL_LIVE_ALL)
+    if (layout->live_mode == CRYSTAL_LIVE_ALL ||
+        layout->live_count == layout->lrank_count)
         return;
     for (uint32_t i = 0; i < grid->count; i++) {
         if (strcmp(grid->dim[i].name, "dp") == 0) {

@@ -232,6 +232,73 @@ static void replica_computes_what_all_compute(void)
     }
 }
 
+/* The records without times, payload and what polling adds; caller frees. */
+static struct crystal_op *structure(unsigned lrank, uint64_t *ret_count)
+{
+    struct crystal_trace trace = {0};
+    struct crystal_op *ops;
+
+    *ret_count = 0;
+    if (read_trace("ranks", lrank, &trace))
+        return NULL;
+    ops = calloc(trace.op_count, sizeof *ops);
+    for (uint64_t i = 0; ops && i < trace.op_count; i++) {
+        if (trace.ops[i].kind == CRYSTAL_OP_PAYLOAD)
+            continue;
+        ops[*ret_count] = timeless(&trace.ops[i]);
+        if (trace.ops[i].kind == CRYSTAL_OP_EXT) /* of names: as they are */
+            ops[*ret_count] = trace.ops[i];
+        ++*ret_count;
+    }
+    crystal_trace_fini(&trace);
+    return ops;
+}
+
+/* Sixteen ranks one after the other do, operation by operation, what all do at once. */
+static void one_by_one_records_what_all_record(void)
+{
+    struct crystal_op *all[16], *one;
+    uint64_t counts[16], count;
+
+    make_job("--iterations=3 --live=all");
+    CHECK_EQ(
+        finish(start_stage("capture", "--iterations 3 --elements 100 --compute-us 0")),
+        0);
+    for (unsigned r = 0; r < 16; r++)
+        all[r] = structure(r, &counts[r]);
+    make_job("--iterations=3 --live=0-15");
+    CHECK_EQ(
+        finish(start_stage("capture", "--iterations 3 --elements 100 --compute-us 0")),
+        0);
+    CHECK_HAS(output, "crystal: capture: rank 15 by itself (16 of 16)\n");
+    CHECK_EQ(finish(start("exec %s graph --job %s", scrystal, job_dir)), 0);
+    for (unsigned r = 0; r < 16; r++) {
+        one = structure(r, &count);
+        CHECK(count > 50);
+        CHECK_EQ(count, counts[r]);
+        CHECK(one && all[r] && count == counts[r] &&
+              memcmp(one, all[r], count * sizeof *one) == 0);
+        free(one);
+        free(all[r]);
+    }
+    nothing_is_left();
+}
+
+/* A list that is no replica, and ranks that nobody in it stands for. */
+static void lists_are_checked(void)
+{
+    CHECK(finish(start("exec %s layout --logical-ranks=8 --ranks-per-node=4 "
+                       "--live=1-9 --job-dir=%s",
+                       scrystal, job_dir)) != 0);
+    CHECK_HAS(output, "--crystal-live: ");
+    CHECK(finish(start("exec %s layout --logical-ranks=8 --ranks-per-node=4 "
+                       "--parallel=tp=2,dp=4 --live=1-3 --job-dir=%s",
+                       scrystal, job_dir)) != 0);
+    CHECK_HAS(output,
+              "--crystal-live: '1-3' leaves out rank 0, and nobody in it stands "
+              "for it; name a whole replica");
+}
+
 /* An operation whose input is the output of one under way goes out when that has ended,
  * whatever the program does meanwhile. */
 static void held_operations_go_out(void)
@@ -430,6 +497,8 @@ int main(void)
     CHECK_RUN(operation_by_operation);
     CHECK_RUN(control_payloads_are_kept);
     CHECK_RUN(replica_computes_what_all_compute);
+    CHECK_RUN(one_by_one_records_what_all_record);
+    CHECK_RUN(lists_are_checked);
     CHECK_RUN(held_operations_go_out);
     CHECK_RUN(iterations_end_the_program);
     CHECK_RUN(rank_exits_with_an_error);
