@@ -290,12 +290,12 @@ static void lists_are_checked(void)
     CHECK(finish(start("exec %s layout --logical-ranks=8 --ranks-per-node=4 "
                        "--live=1-9 --job-dir=%s",
                        scrystal, job_dir)) != 0);
-    CHECK_HAS(output, "--crystal-live: ");
+    CHECK_HAS(output, "-live: rank list '1-9'");
     CHECK(finish(start("exec %s layout --logical-ranks=8 --ranks-per-node=4 "
                        "--parallel=tp=2,dp=4 --live=1-3 --job-dir=%s",
                        scrystal, job_dir)) != 0);
     CHECK_HAS(output,
-              "--crystal-live: '1-3' leaves out rank 0, and nobody in it stands "
+              "-live: '1-3' leaves out rank 0, and nobody in it stands "
               "for it; name a whole replica");
 }
 
