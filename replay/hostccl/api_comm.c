@@ -14,6 +14,7 @@
 
 #define MEMORY_ALIGN 4096
 #define NRANKS_MAX   (1 << 24)
+#define SHRINK_ABORT 1 /* NCCL_SHRINK_ABORT */
 
 static ncclResult_t unsupported(const char *name, const char *why)
 {
@@ -206,16 +207,73 @@ ncclResult_t hostccl_api_CommSplit(ncclComm_t comm, int color, int key,
     return hostccl_group_end(hostccl_group_add_job(job));
 }
 
+/* Which ranks the list names; NULL with *ret_result where it may not. */
+static bool *excluded_of(const struct ncclComm *comm, const int *exclude, int count,
+                         ncclResult_t *ret_result)
+{
+    bool *is_excluded = calloc(comm->nranks, sizeof *is_excluded);
+
+    *ret_result = ncclSuccess;
+    if (!is_excluded) {
+        *ret_result = hostccl_fail(ncclSystemError, "hostccl: out of memory");
+        return NULL;
+    }
+    for (int i = 0; i < count; i++) {
+        if (exclude[i] < 0 || (uint32_t)exclude[i] >= comm->nranks ||
+            (uint32_t)exclude[i] == comm->crank) {
+            *ret_result = hostccl_fail(ncclInvalidArgument,
+                                       "hostccl: ncclCommShrink: rank %u excludes rank "
+                                       "%d of %u",
+                                       comm->crank, exclude[i], comm->nranks);
+            free(is_excluded);
+            return NULL;
+        }
+        is_excluded[exclude[i]] = true;
+    }
+    return is_excluded;
+}
+
+/* What is under way ends with an error; the bootstrap stays. */
+static void cut(ncclComm_t comm)
+{
+    struct crystal_error err = {0};
+
+    (void)crystal_error_set(&err, ECANCELED,
+                            "hostccl: the communicator was cut by ncclCommShrink");
+    (void)hostccl_comm_fail(comm, &err);
+    hostccl_engine_notify();
+    hostccl_engine_flush(comm);
+}
+
 ncclResult_t hostccl_api_CommShrink(ncclComm_t comm, int *exclude, int exclude_count,
                                     ncclComm_t *child, ncclConfig_t *config, int flags)
 {
-    (void)comm;
-    (void)exclude;
-    (void)exclude_count;
-    (void)child;
-    (void)config;
-    (void)flags;
-    return unsupported("ncclCommShrink", "not on host memory; use ncclCommSplit");
+    struct hostccl_job *job;
+    ncclResult_t result;
+    bool *is_excluded;
+
+    if (!hostccl_comm_is_valid(comm))
+        return bad_comm("ncclCommShrink");
+    if (!child || !exclude || exclude_count < 1 || flags & ~SHRINK_ABORT)
+        return hostccl_fail(ncclInvalidArgument,
+                            "hostccl: ncclCommShrink: %d ranks to exclude, flags %d",
+                            exclude_count, flags);
+    is_excluded = excluded_of(comm, exclude, exclude_count, &result);
+    if (!is_excluded)
+        return result;
+    job = calloc(1, sizeof *job);
+    if (!job) {
+        free(is_excluded);
+        return hostccl_fail(ncclSystemError, "hostccl: out of memory");
+    }
+    if (flags & SHRINK_ABORT)
+        cut(comm);
+    job->ret_comm = child;
+    job->parent = comm;
+    job->is_excluded = is_excluded;
+    job->config = config;
+    hostccl_group_start();
+    return hostccl_group_end(hostccl_group_add_job(job));
 }
 
 const char *hostccl_api_GetErrorString(ncclResult_t result)

@@ -343,29 +343,19 @@ static uint32_t pick_members(const int32_t *keys_and_colors, uint32_t n, int col
     return count;
 }
 
-static int make_split(ncclComm_t parent, int color, int key, uint32_t *cranks,
-                      ncclComm_t *ret_comm, const ncclConfig_t *config,
+/* The communicator `id` of these members of parent, this rank among them. *ret_comm is
+ * set as soon as there is something to destroy. */
+static int make_child(ncclComm_t parent, uint64_t id, const uint32_t *cranks,
+                      uint32_t count, ncclComm_t *ret_comm, const ncclConfig_t *config,
                       struct crystal_error *err)
 {
-    uint32_t n = parent->nranks, count, crank = 0;
-    int32_t *all = calloc(n, 2 * sizeof *all);
+    uint32_t crank = 0;
     ncclComm_t comm;
-    int result;
+    int result = 0;
 
-    if (!all)
-        return crystal_error_set(err, ENOMEM, "out of memory");
-    all[2 * parent->crank] = key;
-    all[2 * parent->crank + 1] = color;
-    result = hostccl_bootstrap_gather(parent->bootstrap, all, 8, err);
-    count = result || color < 0 ? 0 : pick_members(all, n, color, cranks);
-    free(all);
-    if (result || color < 0)
-        return result;
     while (cranks[crank] != parent->crank)
         crank++;
-    comm =
-        allocate(count, crank,
-                 crystal_nccl_hash_split(parent->id, parent->split_count, color), err);
+    comm = allocate(count, crank, id, err);
     if (!comm)
         return -ENOMEM;
     *ret_comm = comm;
@@ -379,6 +369,28 @@ static int make_split(ncclComm_t parent, int color, int key, uint32_t *cranks,
     if (!comm->bootstrap)
         return -EIO;
     return count > 1 ? finish(comm, config, err) : 0;
+}
+
+static int make_split(ncclComm_t parent, int color, int key, uint32_t *cranks,
+                      ncclComm_t *ret_comm, const ncclConfig_t *config,
+                      struct crystal_error *err)
+{
+    uint32_t n = parent->nranks, count;
+    int32_t *all = calloc(n, 2 * sizeof *all);
+    int result;
+
+    if (!all)
+        return crystal_error_set(err, ENOMEM, "out of memory");
+    all[2 * parent->crank] = key;
+    all[2 * parent->crank + 1] = color;
+    result = hostccl_bootstrap_gather(parent->bootstrap, all, 8, err);
+    count = result || color < 0 ? 0 : pick_members(all, n, color, cranks);
+    free(all);
+    if (result || color < 0)
+        return result;
+    return make_child(parent,
+                      crystal_nccl_hash_split(parent->id, parent->split_count, color),
+                      cranks, count, ret_comm, config, err);
 }
 
 ncclResult_t hostccl_comm_split(ncclComm_t parent, int color, int key,
@@ -400,6 +412,28 @@ ncclResult_t hostccl_comm_split(ncclComm_t parent, int color, int key,
         *ret_comm = NULL;
         return ncclSuccess;
     }
+    return give(comm, result, &err, ret_comm);
+}
+
+ncclResult_t hostccl_comm_shrink(ncclComm_t parent, const bool *is_excluded,
+                                 ncclComm_t *ret_comm, const ncclConfig_t *config)
+{
+    struct crystal_error err = {0};
+    uint32_t *cranks = calloc(parent->nranks, sizeof *cranks), count = 0;
+    ncclComm_t comm = NULL;
+    int result;
+
+    if (!cranks)
+        return hostccl_fail(ncclSystemError, "out of memory");
+    for (uint32_t i = 0; i < parent->nranks; i++)
+        if (!is_excluded[i])
+            cranks[count++] = i;
+    /* NCCL names it like split number 0 with colour 0 */
+    result = make_child(parent, crystal_nccl_hash_split(parent->id, 0, 0), cranks,
+                        count, &comm, config, &err);
+    free(cranks);
+    if (result)
+        crystal_error_prefix(&err, "hostccl: shrinking a communicator");
     return give(comm, result, &err, ret_comm);
 }
 

@@ -68,6 +68,10 @@ ncclResult_t hostccl_comm_create(ncclComm_t *ret_comm, uint32_t nranks, uint32_t
 /* The same from parent; a colour below 0 gives NULL. */
 ncclResult_t hostccl_comm_split(ncclComm_t parent, int color, int key,
                                 ncclComm_t *ret_comm, const ncclConfig_t *config);
+/* The same of those that are not excluded ([nranks]), this rank among them. The
+ * excluded ones take no part and may be gone. */
+ncclResult_t hostccl_comm_shrink(ncclComm_t parent, const bool *is_excluded,
+                                 ncclComm_t *ret_comm, const ncclConfig_t *config);
 /* Frees; the progress thread has let go. */
 void hostccl_comm_destroy(ncclComm_t comm);
 bool hostccl_comm_is_valid(const struct ncclComm *comm);

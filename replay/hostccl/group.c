@@ -240,11 +240,15 @@ static void *run_job(void *context)
 {
     struct hostccl_job *job = context;
 
-    job->result = job->parent
-                      ? hostccl_comm_split(job->parent, job->color, job->key,
-                                           job->ret_comm, job->config)
-                      : hostccl_comm_create(job->ret_comm, job->nranks, job->crank,
-                                            job->ids, job->id_count, job->config);
+    if (job->is_excluded)
+        job->result = hostccl_comm_shrink(job->parent, job->is_excluded, job->ret_comm,
+                                          job->config);
+    else if (job->parent)
+        job->result = hostccl_comm_split(job->parent, job->color, job->key,
+                                         job->ret_comm, job->config);
+    else
+        job->result = hostccl_comm_create(job->ret_comm, job->nranks, job->crank,
+                                          job->ids, job->id_count, job->config);
     return NULL;
 }
 
@@ -284,6 +288,7 @@ static void jobs_free(struct hostccl_job *job)
         struct hostccl_job *next = job->next;
 
         free(job->ids);
+        free(job->is_excluded);
         free(job);
         job = next;
     }

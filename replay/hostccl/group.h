@@ -21,8 +21,9 @@ ncclResult_t hostccl_group_add(const struct hostccl_task *model, const char *nam
 struct hostccl_job {
     struct hostccl_job *next;
     ncclComm_t *ret_comm;
-    ncclComm_t parent; /* split, else NULL */
+    ncclComm_t parent; /* split or shrink, else NULL */
     int color, key;
+    bool *is_excluded; /* [parent's nranks]: shrink; owned */
     uint32_t nranks, crank, id_count;
     ncclUniqueId *ids; /* owned, freed with the job */
     ncclConfig_t *config;

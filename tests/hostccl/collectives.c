@@ -6,6 +6,7 @@
 
 #include "tests/check.h"
 #include "tests/hostccl/ranks.h"
+#include "tests/hostccl/values.h"
 
 #define BIG   (3 * 1000 * 1000 + 1)
 #define GUARD 64
@@ -13,40 +14,6 @@
 static const size_t counts[] = {1, 17, 1000, 40000};
 
 /* --- values --- */
-
-static size_t type_bytes(ncclDataType_t t)
-{
-    return crystal_dtype_bytes(t);
-}
-
-/* Small non-negative integers as the type holds them. */
-static void put(void *at, ncclDataType_t t, size_t i, uint64_t v)
-{
-    float f = (float)v;
-    double d = (double)v;
-    uint32_t bits;
-    uint16_t half = 0;
-
-    switch (t) {
-    case ncclFloat64:
-        memcpy((char *)at + 8 * i, &d, 8);
-        return;
-    case ncclFloat32:
-        memcpy((char *)at + 4 * i, &f, 4);
-        return;
-    case ncclBfloat16:
-    case ncclFloat16:
-        memcpy(&bits, &f, 4);
-        if (t == ncclBfloat16)
-            half = (uint16_t)(bits >> 16);
-        else if (v)
-            half = (uint16_t)((((bits >> 23) - 112) << 10) | ((bits >> 13) & 0x3ff));
-        memcpy((char *)at + 2 * i, &half, 2);
-        return;
-    default: /* little endian: the low bytes, wrapped */
-        memcpy((char *)at + type_bytes(t) * i, &v, type_bytes(t));
-    }
-}
 
 static uint64_t contribution(ncclRedOp_t op, int rank, int n, size_t i)
 {

@@ -104,6 +104,30 @@ static void splits(void)
     CHECK_EQ(ranks_run(7, split), 0);
 }
 
+static void shrink(int rank, int n)
+{
+    ncclComm_t comm = ranks_comm(0, rank, n), child = NULL;
+    int exclude[] = {4, 1}, crank = -1, count = 0;
+
+    if (rank == 1 || rank == 4)
+        return; /* dead to the others, whatever they wait for */
+    RANK_CHECK(ncclAllReduce(&count, &count, 1, ncclInt32, ncclSum, comm, NULL) ==
+               ncclSuccess);
+    RANK_CHECK(ncclCommShrink(comm, exclude, 2, &child, NULL, 1) == ncclSuccess);
+    RANK_CHECK(crystal_stream_synchronize(NULL) != ncclSuccess);
+    RANK_CHECK(ncclCommCount(child, &count) == ncclSuccess && count == 4);
+    RANK_CHECK(ncclCommUserRank(child, &crank) == ncclSuccess &&
+               crank == rank - (rank > 1) - (rank > 4));
+    RANK_CHECK(ncclCommAbort(comm) == ncclSuccess);
+    RANK_CHECK(sum_of_ranks(child, rank, NULL) == 0 + 2 + 3 + 5);
+    RANK_CHECK(ncclCommDestroy(child) == ncclSuccess);
+}
+
+static void shrinks(void)
+{
+    CHECK_EQ(ranks_run(6, shrink), 0);
+}
+
 static void in_one_process(int rank, int n)
 {
     ncclComm_t comms[4];
@@ -391,7 +415,7 @@ static void bad_calls(int rank, int n)
     RANK_CHECK(strstr(ncclGetLastError(comm), "itself") != NULL);
     RANK_CHECK(ncclGroupEnd() == ncclInvalidUsage);
     RANK_CHECK(ncclCommInitRank(&none, 2, id, 2) == ncclInvalidArgument && !none);
-    RANK_CHECK(ncclCommShrink(comm, NULL, 0, &none, NULL, 0) == ncclInvalidUsage);
+    RANK_CHECK(ncclCommShrink(comm, &rank, 1, &none, NULL, 0) == ncclInvalidArgument);
     RANK_CHECK(strstr(ncclGetLastError(comm), "ncclCommShrink") != NULL);
     RANK_CHECK(crystal_stream_synchronize((ncclStream_t)&id) == ncclInvalidArgument);
     /* a group with a failing call does nothing */
@@ -555,6 +579,7 @@ int main(void)
     CHECK_RUN(bootstraps_16_ranks);
     CHECK_RUN(checks_in_at_several_roots);
     CHECK_RUN(splits);
+    CHECK_RUN(shrinks);
     CHECK_RUN(has_several_ranks_in_a_process);
     CHECK_RUN(posts_receives_early);
     CHECK_RUN(connects_half_way_round);
