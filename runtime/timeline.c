@@ -9,11 +9,21 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
+/* Hosts may have to run further ahead of their lanes for anything to go on. A lane that
+ * only waits for the horizon has time. */
 static void rooms_make(struct crystal_timeline *t)
 {
-    for (uint32_t i = 0; i < t->lrank_count && t->full_count && !t->code; i++)
-        if (t->ranks[i].state == TL_WAITS_ROOM)
-            tl_rank_room(t, &t->ranks[i]);
+    struct tl_rank *r = t->full;
+
+    t->full = NULL;
+    while (r && !t->code) {
+        struct tl_rank *next = r->next_full;
+
+        r->is_full = false;
+        if (r->state == TL_WAITS_ROOM && !r->lanes[r->wait_lane].is_beyond)
+            tl_rank_room(t, r);
+        r = next;
+    }
 }
 
 static void go_on(struct crystal_timeline *t)
@@ -24,7 +34,7 @@ static void go_on(struct crystal_timeline *t)
 
             t->stack = r->next;
             tl_rank_run(t, r);
-        } else if (t->full_count) {
+        } else if (t->full) {
             rooms_make(t);
         } else if (t->held_count) {
             tl_held_next(t);
@@ -39,7 +49,7 @@ static int outcome(const struct crystal_timeline *t, struct crystal_error *err)
     return t->code ? crystal_error_set(err, -t->code, "timeline: out of memory") : 0;
 }
 
-/* The rank with the earliest host among those beyond the horizon. */
+/* The rank with the earliest time among those beyond the horizon. */
 static void beyond_pop(struct crystal_timeline *t)
 {
     struct tl_rank *r = &t->ranks[t->beyond[0].lrank];
@@ -48,23 +58,22 @@ static void beyond_pop(struct crystal_timeline *t)
 
     while ((child = 2 * i + 1) < t->beyond_count) {
         if (child + 1 < t->beyond_count &&
-            t->beyond[child + 1].host_ns < t->beyond[child].host_ns)
+            t->beyond[child + 1].time_ns < t->beyond[child].time_ns)
             child++;
-        if (t->beyond[child].host_ns >= last.host_ns)
+        if (t->beyond[child].time_ns >= last.time_ns)
             break;
         t->beyond[i] = t->beyond[child];
         i = child;
     }
     t->beyond[i] = last;
-    r->state = TL_RUNS;
-    tl_rank_queue(t, r);
+    tl_rank_within(t, r);
 }
 
 int crystal_timeline_advance(struct crystal_timeline *t, uint64_t until_ns,
                              struct crystal_error *err)
 {
     t->until_ns = until_ns;
-    while (t->beyond_count && t->beyond[0].host_ns <= until_ns)
+    while (t->beyond_count && t->beyond[0].time_ns <= until_ns)
         beyond_pop(t);
     if (t->is_started)
         go_on(t);

@@ -89,7 +89,8 @@ int crystal_timeline_feed(struct crystal_timeline *t, uint32_t comm, uint64_t se
 int crystal_timeline_feed_p2p(struct crystal_timeline *t, uint32_t comm, uint32_t from,
                               uint32_t to, uint64_t seq, int outside_sends,
                               uint64_t time_ns, struct crystal_error *err);
-/* Goes on until nothing can happen without being fed, or only beyond until_ns. */
+/* Goes on until nothing can happen without being fed, or only beyond until_ns: hosts
+ * stop there, and streams in front of kernels. */
 int crystal_timeline_advance(struct crystal_timeline *t, uint64_t until_ns,
                              struct crystal_error *err);
 

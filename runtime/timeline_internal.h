@@ -94,6 +94,7 @@ struct tl_lane {
     uint16_t local; /* of what is under way */
     bool is_dirty;  /* in its rank's list of lanes that may go on */
     bool is_held;   /* its first entry waits for another lane of the rank */
+    bool is_beyond; /* its next kernel would begin behind the horizon */
     bool owns_ring;
     struct tl_lane *next_dirty;
 };
@@ -138,6 +139,8 @@ struct tl_rank {
     uint32_t wait_lane;  /* or slot */
     enum tl_state state;
     bool gap_done, is_queued;
+    bool is_full; /* in the list of those whose host needs room */
+    struct tl_rank *next_full;
     struct tl_lane *dirty;
     struct tl_rank *next; /* below it on the stack */
 };
@@ -207,7 +210,7 @@ struct tl_held {
 };
 
 struct tl_beyond {
-    uint64_t host_ns;
+    uint64_t time_ns;
     uint32_t lrank;
 };
 
@@ -231,14 +234,15 @@ struct crystal_timeline {
     bool is_started;
     uint64_t start_ns, until_ns;
     struct tl_rank *stack;    /* ranks that may go on */
-    struct tl_beyond *beyond; /* heap by time */
-    uint32_t beyond_count;
+    struct tl_rank *full;     /* hosts that need room, if nothing else goes on */
+    struct tl_beyond *beyond; /* heap by time: hosts and lanes */
+    uint32_t beyond_count, beyond_capacity;
     struct tl_held *held; /* heap by time */
     uint32_t held_count, held_capacity;
     struct tl_nic *free_nics;
     uint64_t *ends, *scratch; /* nranks and 2 nranks of the greatest communicator */
     uint64_t event_count;
-    uint32_t inside_count, done_count, full_count;
+    uint32_t inside_count, done_count;
     int code; /* first failure (out of memory): sticks */
 };
 
@@ -285,6 +289,8 @@ void tl_unmake(struct crystal_timeline *t);
 /* timeline_rank.c: hosts and lanes */
 void tl_rank_run(struct crystal_timeline *t, struct tl_rank *r);
 void tl_rank_queue(struct crystal_timeline *t, struct tl_rank *r);
+/* The horizon has come to where something of this rank stood. */
+void tl_rank_within(struct crystal_timeline *t, struct tl_rank *r);
 /* What is under way on the lane has ended. */
 void tl_lane_end(struct crystal_timeline *t, struct tl_rank *r, struct tl_lane *lane,
                  uint64_t end_ns);

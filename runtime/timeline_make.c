@@ -251,6 +251,7 @@ static int ranks_make(struct crystal_timeline *t)
     size_t bytes = 0;
 
     t->ranks = calloc(t->lrank_count, sizeof *t->ranks);
+    t->beyond_capacity = t->lrank_count;
     t->beyond = malloc(t->lrank_count * sizeof *t->beyond);
     if (!t->ranks || !t->beyond)
         return -ENOMEM;

@@ -36,6 +36,47 @@ static void lanes_wake_held(struct tl_rank *r)
             lane_wake(r, &r->lanes[i]);
 }
 
+/* --- beyond the horizon --- */
+
+static void beyond_push(struct crystal_timeline *t, const struct tl_rank *r,
+                        uint64_t time_ns)
+{
+    uint32_t i = t->beyond_count;
+
+    if (i == t->beyond_capacity) {
+        uint32_t capacity = 2 * t->beyond_capacity;
+        struct tl_beyond *more = realloc(t->beyond, capacity * sizeof *more);
+
+        if (!more) {
+            t->code = -ENOMEM;
+            return;
+        }
+        t->beyond = more;
+        t->beyond_capacity = capacity;
+    }
+    t->beyond_count++;
+    while (i && t->beyond[(i - 1) / 2].time_ns > time_ns) {
+        t->beyond[i] = t->beyond[(i - 1) / 2];
+        i = (i - 1) / 2;
+    }
+    t->beyond[i] = (struct tl_beyond){time_ns, r->lrank};
+}
+
+void tl_rank_within(struct crystal_timeline *t, struct tl_rank *r)
+{
+    if (r->state == TL_BEYOND && r->host_ns <= t->until_ns)
+        r->state = TL_RUNS;
+    for (uint32_t i = 0; i < r->list->lane_count; i++) {
+        struct tl_lane *lane = &r->lanes[i];
+
+        if (!lane->is_beyond || lane->clock_ns > t->until_ns)
+            continue;
+        lane->is_beyond = false;
+        lane_wake(r, lane);
+    }
+    tl_rank_queue(t, r);
+}
+
 /* --- lanes --- */
 
 /* A slot is recorded again while some still wait for the time before: they get it. */
@@ -170,7 +211,8 @@ static void lane_run(struct crystal_timeline *t, struct tl_rank *r,
 {
     r->held_count -= lane->is_held;
     lane->is_held = false;
-    while (lane->head != lane->tail && !lane->outstanding && !t->code) {
+    while (lane->head != lane->tail && !lane->outstanding && !lane->is_beyond &&
+           !t->code) {
         struct tl_entry *e = &lane->ring[lane->head & lane->mask];
         const struct tl_code *c = &r->list->code[e->code % TL_CODE_MAX];
         uint64_t time_ns;
@@ -179,6 +221,11 @@ static void lane_run(struct crystal_timeline *t, struct tl_rank *r,
         if (!is_ready(r, c, e)) {
             lane->is_held = true;
             r->held_count++;
+            break;
+        }
+        if (c->kind == TL_KERNEL && lane->clock_ns > t->until_ns) {
+            lane->is_beyond = true;
+            beyond_push(t, r, lane->clock_ns);
             break;
         }
         time_ns = e->time_ns;
@@ -204,10 +251,15 @@ static inline bool issue(struct crystal_timeline *t, struct tl_rank *r,
     if (!is_idle && lane->tail - lane->head > lane->mask) {
         r->state = TL_WAITS_ROOM;
         r->wait_lane = c->lane;
-        t->full_count++;
         return false;
     }
     switch (c->kind) {
+    case TL_KERNEL:
+        if (is_idle && lane->clock_ns > t->until_ns) {
+            is_idle = false;
+            lane_wake(r, lane); /* to see that it is beyond the horizon */
+        }
+        break;
     case TL_RECORD:
         r->slots[c->arg].issued++;
         break;
@@ -235,7 +287,8 @@ static inline bool issue(struct crystal_timeline *t, struct tl_rank *r,
         perform(t, r, lane, c, time_ns, (uint32_t)r->iteration);
         return true;
     }
-    if (lane->head == lane->tail && !lane->outstanding && !lane->is_held) {
+    if (lane->head == lane->tail && !lane->outstanding && !lane->is_held &&
+        c->kind != TL_KERNEL) {
         lane->is_held = true; /* it would stop at once */
         r->held_count++;
     }
@@ -265,7 +318,6 @@ void tl_rank_room(struct crystal_timeline *t, struct tl_rank *r)
     lane->owns_ring = true;
     lane->mask = capacity - 1;
     r->state = TL_RUNS;
-    t->full_count--;
     tl_rank_queue(t, r);
 }
 
@@ -287,20 +339,8 @@ static bool turn(struct crystal_timeline *t, struct tl_rank *r)
     return true;
 }
 
-static void beyond_push(struct crystal_timeline *t, struct tl_rank *r)
-{
-    uint32_t i = t->beyond_count++;
-
-    r->state = TL_BEYOND;
-    while (i && t->beyond[(i - 1) / 2].host_ns > r->host_ns) {
-        t->beyond[i] = t->beyond[(i - 1) / 2];
-        i = (i - 1) / 2;
-    }
-    t->beyond[i] = (struct tl_beyond){r->host_ns, r->lrank};
-}
-
 /* Has what the host waits for come? Then its clock shows so. */
-static bool host_is_free(struct crystal_timeline *t, struct tl_rank *r)
+static bool host_is_free(struct tl_rank *r)
 {
     const struct tl_lane *lane = &r->lanes[r->wait_lane];
     const struct tl_slot *slot = &r->slots[r->wait_lane];
@@ -321,7 +361,6 @@ static bool host_is_free(struct crystal_timeline *t, struct tl_rank *r)
     case TL_WAITS_ROOM:
         if (lane->tail - lane->head > lane->mask / 2)
             return false;
-        t->full_count--;
         r->state = TL_RUNS;
         return true; /* the same record again */
     default:
@@ -365,7 +404,7 @@ static inline bool step(struct crystal_timeline *t, struct tl_rank *r,
     default:
         return !issue(t, r, c);
     }
-    if (!host_is_free(t, r))
+    if (!host_is_free(r))
         return true;
     r->code--; /* the caller moves on */
     return false;
@@ -388,7 +427,8 @@ static void host_run(struct crystal_timeline *t, struct tl_rank *r)
         }
         r->gap_done = true;
         if (r->host_ns > t->until_ns) {
-            beyond_push(t, r);
+            r->state = TL_BEYOND;
+            beyond_push(t, r, r->host_ns);
             return;
         }
         if (step(t, r, c))
@@ -410,10 +450,15 @@ void tl_rank_run(struct crystal_timeline *t, struct tl_rank *r)
             lane->is_dirty = false;
             lane_run(t, r, lane);
         }
-        goes_on = host_is_free(t, r);
+        goes_on = host_is_free(r);
         if (goes_on)
             host_run(t, r);
         goes_on = goes_on && r->dirty;
     }
     r->is_queued = false;
+    if (r->state == TL_WAITS_ROOM && !r->is_full && !r->lanes[r->wait_lane].is_beyond) {
+        r->is_full = true;
+        r->next_full = t->full;
+        t->full = r;
+    }
 }

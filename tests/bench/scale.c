@@ -128,6 +128,150 @@ static void verify(const struct crystal_graph *g)
            clock_s(CLOCK_PROCESS_CPUTIME_ID) - begin);
 }
 
+/* --- real arrivals --- */
+
+#define SANDBOX     8    /* ranks: the first node */
+#define UPDATES_MAX 3000 /* of the first arrivals */
+
+struct arrival {
+    uint64_t time_ns, seq;
+    uint32_t comm, crank, to; /* to: NONE, or the other end of a message */
+    int sends;
+};
+
+struct sandbox {
+    const struct crystal_graph *g;
+    const struct crystal_predict *p;
+    struct arrival *arrivals;
+    size_t count, capacity;
+    uint32_t *nth[SANDBOX]; /* by instruction: of its communicator or pair */
+};
+
+/* What the sandbox's ranks would do, from a run in which they are predicted, too. */
+static void on_end(void *context, uint32_t lrank, uint64_t iteration, uint32_t instr,
+                   uint64_t arrive_ns, uint64_t end_ns)
+{
+    struct sandbox *b = context;
+    const struct crystal_instr *in;
+    struct arrival a = {.time_ns = arrive_ns, .to = UINT32_MAX};
+
+    (void)iteration, (void)end_ns;
+    if (lrank >= SANDBOX)
+        return;
+    in = &b->p->programs[crystal_graph_rep_of(b->g, lrank)]->instrs[instr];
+    a.comm = crystal_graph_comm_of(b->g, lrank, in->local);
+    a.crank = crystal_graph_crank_of(b->g, a.comm, lrank);
+    a.seq = b->nth[lrank][instr];
+    if (in->kind != CRYSTAL_OP_COLL) {
+        a.sends = in->kind == CRYSTAL_OP_SEND;
+        a.to = crystal_graph_peer_of(b->g, lrank, in->local, in->peer);
+    }
+    if (b->count == b->capacity) {
+        b->capacity = b->capacity ? 2 * b->capacity : 4096;
+        b->arrivals = realloc(b->arrivals, b->capacity * sizeof *b->arrivals);
+        MUST(!b->arrivals);
+    }
+    b->arrivals[b->count++] = a;
+}
+
+static int by_arrival(const void *x, const void *y)
+{
+    const struct arrival *a = x, *b = y;
+
+    return (a->time_ns > b->time_ns) - (a->time_ns < b->time_ns);
+}
+
+static int by_value(const void *x, const void *y)
+{
+    const double *a = x, *b = y;
+
+    return (*a > *b) - (*a < *b);
+}
+
+static void count_calls(struct sandbox *b, uint32_t lrank)
+{
+    const struct crystal_program *p = b->p->programs[crystal_graph_rep_of(b->g, lrank)];
+    uint32_t *colls = calloc(p->local_count + p->pair_count + 1, sizeof *colls);
+
+    b->nth[lrank] = malloc((p->instr_count + 1) * sizeof *b->nth[lrank]);
+    MUST(!colls || !b->nth[lrank]);
+    for (uint32_t i = 0; i < p->instr_count; i++) {
+        const struct crystal_instr *in = &p->instrs[i];
+
+        if (in->kind == CRYSTAL_OP_COLL)
+            b->nth[lrank][i] = colls[in->local]++;
+        else if (in->kind == CRYSTAL_OP_SEND || in->kind == CRYSTAL_OP_RECV)
+            b->nth[lrank][i] = colls[p->local_count + in->slot]++;
+    }
+    free(colls);
+}
+
+static int feed(struct crystal_timeline *t, const struct arrival *a)
+{
+    if (a->to == UINT32_MAX)
+        return crystal_timeline_feed(t, a->comm, a->seq, a->crank, a->time_ns, &err);
+    return crystal_timeline_feed_p2p(t, a->comm, a->sends ? a->crank : a->to,
+                                     a->sends ? a->to : a->crank, a->seq, a->sends,
+                                     a->time_ns, &err);
+}
+
+/* Feeds a node's arrivals one by one as they would come, to a timeline that has done
+ * what it can up to then: how long until all that follows from one is known. What the
+ * time that passes lets others do in between is the third figure. */
+static void updates(const struct crystal_graph *g)
+{
+    uint32_t n = crystal_graph_lrank_count(g);
+    struct crystal_timeline_config config;
+    uint8_t *outside = calloc(n, 1);
+    struct crystal_timeline *t;
+    struct crystal_predict p;
+    struct sandbox b = {.g = g, .p = &p};
+    double *took, all;
+
+    MUST(crystal_predict_init(&p, g, NULL, &err));
+    config = crystal_predict_config(&p);
+    config.jitter_ppm = 10000;
+    config.context = &b;
+    config.on_end = on_end;
+    for (uint32_t r = 0; r < SANDBOX; r++)
+        count_calls(&b, r);
+    MUST(!outside || !(t = crystal_timeline_create(&config, &err)));
+    MUST(crystal_timeline_start(t, 0, &err));
+    MUST(crystal_timeline_advance(t, UINT64_MAX, &err));
+    crystal_timeline_destroy(t);
+    qsort(b.arrivals, b.count, sizeof *b.arrivals, by_arrival);
+    b.count = b.count < UPDATES_MAX ? b.count : UPDATES_MAX;
+    memset(outside, 1, SANDBOX);
+    config.is_outside = outside;
+    config.on_end = NULL;
+    t = crystal_timeline_create(&config, &err);
+    took = malloc(b.count * sizeof *took);
+    MUST(!t || !took);
+    MUST(crystal_timeline_start(t, 0, &err));
+    all = clock_s(CLOCK_PROCESS_CPUTIME_ID);
+    for (size_t i = 0; i < b.count; i++) {
+        double begin;
+
+        MUST(crystal_timeline_advance(t, b.arrivals[i].time_ns, &err));
+        begin = clock_s(CLOCK_PROCESS_CPUTIME_ID);
+        MUST(feed(t, &b.arrivals[i]));
+        MUST(crystal_timeline_advance(t, b.arrivals[i].time_ns, &err));
+        took[i] = (clock_s(CLOCK_PROCESS_CPUTIME_ID) - begin) * 1e6;
+    }
+    all = clock_s(CLOCK_PROCESS_CPUTIME_ID) - all;
+    crystal_timeline_destroy(t);
+    qsort(took, b.count, sizeof *took, by_value);
+    printf("timeline.update_us.median %.2f us\n", took[b.count / 2]);
+    printf("timeline.update_us.p99 %.2f us\n", took[b.count * 99 / 100]);
+    printf("timeline.update_us.all %.2f us\n", all * 1e6 / (double)b.count);
+    for (uint32_t r = 0; r < SANDBOX; r++)
+        free(b.nth[r]);
+    free(b.arrivals);
+    free(took);
+    free(outside);
+    crystal_predict_fini(&p);
+}
+
 static double ns_per_op(uint32_t dp, uint32_t times)
 {
     struct crystal_synth s;
@@ -165,6 +309,7 @@ int main(void)
     seconds = run(g, 1, &count);
     begin = now_s() - begin;
     verify(g);
+    updates(g);
     crystal_graph_close(g);
     printf("timeline.qwen8192.operations %.1f million\n", (double)count / 1e6);
     printf("timeline.qwen8192.seconds %.2f s\n", seconds);
