@@ -26,6 +26,12 @@ static const struct option long_options[] = {
 
 static const struct crystal_command verbs[] = {
     {"synth", crystal_graph_synth, "write the graph of a described job"},
+    {"stat", crystal_graph_stat_verb, "ranks, lists, sizes, memory peaks"},
+    {"show", crystal_graph_show_verb, "everything, record by record"},
+    {"diff", crystal_graph_diff_verb, "what ranks of two graphs do otherwise"},
+    {"expand", crystal_graph_expand_verb,
+     "do all ranks fit those that stand for them?"},
+    {"memory", crystal_graph_memory_verb, "allocations of each list, one by one"},
     {NULL, NULL, NULL},
 };
 

@@ -6,5 +6,11 @@
 
 /* synth DESCRIPTION GRAPH */
 int crystal_graph_synth(int argc, char **argv);
+/* One GRAPH each; diff two. */
+int crystal_graph_stat_verb(int argc, char **argv);
+int crystal_graph_show_verb(int argc, char **argv);
+int crystal_graph_memory_verb(int argc, char **argv);
+int crystal_graph_diff_verb(int argc, char **argv);
+int crystal_graph_expand_verb(int argc, char **argv);
 
 #endif
