@@ -127,6 +127,15 @@ const char *crystal_exchange_site(const struct crystal_exchange *x, uint32_t lra
 /* NULL where nothing is outstanding under that number. */
 struct ticket *crystal_exchange_ticket(const struct rank *r, uint32_t request);
 
+/* exchange_comm.c. member: NULL where lrank is none that runs. */
+void crystal_exchange_comm_free(struct comm *m);
+struct member *crystal_exchange_member(const struct comm *m, uint32_t lrank);
+
+/* exchange_coll.c: a deposit, which may complete its collective. */
+int crystal_exchange_coll_deposit(struct crystal_exchange *x, struct op *op,
+                                  struct crystal_error *err);
+void crystal_exchange_coll_fini(struct comm *m);
+
 /* With injection: the parts of all members by crank (each with a reference), and a
  * receive from a rank that is not live. own: the live rank's. */
 int crystal_exchange_inject_parts(struct crystal_exchange *x, struct comm *m,
