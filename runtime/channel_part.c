@@ -47,7 +47,7 @@ crystal_channel_part(uint64_t count, uint32_t unit_bytes, uint64_t traffic_per_b
     uint64_t cell_bytes = div_up(div_up(MIN_CHANNEL_TRAFFIC, weight), 16) * 16;
     uint64_t cell_units = cell_bytes / unit_bytes;
     uint64_t cells = div_up(count * unit_bytes, cell_bytes);
-    uint64_t traffic = count * unit_bytes * traffic_per_byte / channel_count;
+    uint64_t traffic = count * unit_bytes * weight / channel_count;
     uint64_t low, mid, each, high, spare = cells * cell_units - count;
 
     if (!count)

@@ -15,8 +15,8 @@ struct crystal_channel_part {
 };
 
 /* count units (elements, or bytes) of unit_bytes in all; traffic_per_byte: bytes on the
- * busiest link per byte of the tensor. channel < channel_count. With LL a cell is a
- * quarter as large. */
+ * busiest link per byte of the tensor, for LL counted four times in the size of a cell
+ * and in the share of a channel. channel < channel_count. */
 struct crystal_channel_part crystal_channel_part(uint64_t count, uint32_t unit_bytes,
                                                  uint64_t traffic_per_byte,
                                                  enum crystal_proto proto,

@@ -281,6 +281,30 @@ static void deals_cells_to_channels(void)
     check_message(&op, 1, 0, 3 * 2048, 4, 0);
 }
 
+/* What stock NCCL 2.28.9 sent over two channels with LL, 16 bytes for 8 of data: LL's
+ * traffic counts four times in the share of a channel, too. */
+static void deals_ll_as_nccl_does(void)
+{
+    struct crystal_ring_op op = {.func = CRYSTAL_FUNC_ALLREDUCE,
+                                 .nranks = 2,
+                                 .count = 100003,
+                                 .elt_bytes = 1,
+                                 .channel_count = 2,
+                                 .proto = CRYSTAL_PROTO_LL};
+
+    check_message(&op, 0, 0, 25600, 51200 / 2, 1);
+    op.channel = 1; /* the other 24 cells, one of them short: 48803 bytes */
+    check_message(&op, 0, 0, 51200 + 24416, 48803 - 24416, 1);
+    op.channel = 0;
+    op.nranks = 4;
+    check_message(&op, 1, 0, 0, 25600 / 2, 0);
+    op.func = CRYSTAL_FUNC_REDUCESCATTER;
+    op.nranks = 64;
+    op.count = 5000;
+    op.elt_bytes = 4;
+    check_message(&op, 5, 0, 4 * 5000, 20096 / 2 / 4, 4);
+}
+
 int main(void)
 {
     check_begin();
@@ -289,5 +313,6 @@ int main(void)
     CHECK_RUN(counts_messages);
     CHECK_RUN(cuts_as_nccl_does);
     CHECK_RUN(deals_cells_to_channels);
+    CHECK_RUN(deals_ll_as_nccl_does);
     return check_end();
 }

@@ -193,6 +193,29 @@ static void protocols(void)
     }
 }
 
+/* What stock NCCL 2.28.9 sent: 100003 bytes over two channels with LL are 25 cells of
+ * 2048 and 24, in chunks of 32 KiB. */
+static void deals_ll_as_nccl_does(void)
+{
+    struct crystal_tree_op op = op_of(4, 0);
+    struct crystal_tree_message m;
+
+    op.proto = CRYSTAL_PROTO_LL;
+    op.count = 100003;
+    op.elt_bytes = 1;
+    CHECK_EQ(crystal_tree_message_count(&op), 2);
+    crystal_tree_message(&op, 0, &m);
+    CHECK_EQ(crystal_form_bytes(op.proto, m.elts), 65536);
+    crystal_tree_message(&op, 1, &m);
+    CHECK_EQ(m.offset_elts, 32768);
+    CHECK_EQ(m.elts, 51200 - 32768);
+    op.channel = 1;
+    CHECK_EQ(crystal_tree_message_count(&op), 2);
+    crystal_tree_message(&op, 1, &m);
+    CHECK_EQ(m.offset_elts, 51200 + 32768);
+    CHECK_EQ(m.elts, 48803 - 32768);
+}
+
 int main(void)
 {
     check_begin();
@@ -203,5 +226,6 @@ int main(void)
     CHECK_RUN(messages_cover_the_tensor);
     CHECK_RUN(small_operations_use_the_first_tree);
     CHECK_RUN(protocols);
+    CHECK_RUN(deals_ll_as_nccl_does);
     return check_end();
 }
