@@ -44,6 +44,9 @@ int stage_node_open(struct stage *stage, int timed, struct crystal_node **ret,
                   crystal_node_board_path(*ret));
     stage_env_add(&stage->env, "NCCL_NET_PLUGIN=%s", plugin);
     stage_env_add(&stage->env, "NCCL_PROFILER_PLUGIN=%s", plugin);
+    /* NCCL 2.28 unloads a plugin with its last communicator and forgets its name; a
+     * program that makes its groups anew would go on with sockets */
+    stage_env_add(&stage->env, "NCCL_NET_PLUGIN_REF_COUNT=1");
     return 0;
 }
 

@@ -15,6 +15,7 @@
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #define COMM_ID 0x10ad /* of no communicator on a board */
 
@@ -30,15 +31,14 @@ static bool check(bool ok, const char *what, const char *more)
     return ok;
 }
 
-/* The table of this name in the library that the environment names; NULL and told
- * where there is none. */
-static const void *table(const char *env, const char *symbol)
+/* The table of this name in the library at path; NULL and told where there is none. */
+static const void *table(const char *path, const char *symbol)
 {
-    const char *path = getenv(env);
     void *library = path ? dlopen(path, RTLD_NOW | RTLD_LOCAL) : NULL;
     const void *found;
 
-    if (!check(library != NULL, "the library loads", path ? dlerror() : env))
+    if (!check(library != NULL, "the library loads",
+               path ? dlerror() : "the environment names none"))
         return NULL;
     found = dlsym(library, symbol);
     check(found != NULL, symbol, "the library does not have it");
@@ -74,17 +74,15 @@ static bool is_usable(const ncclNetProperties_v11_t *props)
            props->maxRecvs >= 1 && props->maxP2pBytes > 0 && props->maxCollBytes > 0;
 }
 
-static void load_net(void)
+static void use_net(const ncclNet_v11_t *net)
 {
-    const ncclNet_v11_t *net = table("NCCL_NET_PLUGIN", "ncclNetPlugin_v11");
     unsigned char handle[NCCL_NET_HANDLE_MAXSIZE];
     ncclNetCommConfig_v11_t config = {-1};
     ncclNetProperties_v11_t props;
     void *context = NULL, *listener = NULL;
     int devices = 0;
 
-    if (!net ||
-        !check(net->init(&context, COMM_ID, &config, no_log, no_event) == ncclSuccess,
+    if (!check(net->init(&context, COMM_ID, &config, no_log, no_event) == ncclSuccess,
                "NET init", "see what the plugin says above"))
         return;
     check(net->devices(&devices) == ncclSuccess && devices > 0, "NET devices", "none");
@@ -96,10 +94,31 @@ static void load_net(void)
     check(net->finalize(context) == ncclSuccess, "NET finalize", NULL);
 }
 
+/* Two communicators, one after the other. With the last user of the library NCCL 2.28
+ * unloads it and forgets its name: the next communicator finds libnccl-net.so or
+ * nothing, and uses sockets. NCCL_NET_PLUGIN_REF_COUNT says how many users to begin
+ * with. */
+static void load_net(void)
+{
+    const char *path = getenv("NCCL_NET_PLUGIN"),
+               *users = getenv("NCCL_NET_PLUGIN_REF_COUNT");
+    const ncclNet_v11_t *net = table(path, "ncclNetPlugin_v11");
+
+    if (!net)
+        return;
+    use_net(net);
+    if (!users || atoi(users) < 1)
+        net = table("libnccl-net.so", "ncclNetPlugin_v11");
+    if (check(net && strcmp(net->name, "Crystal") == 0,
+              "a second communicator finds the plugin",
+              "set NCCL_NET_PLUGIN_REF_COUNT=1"))
+        use_net(net);
+}
+
 static void load_profiler(int nranks, int rank)
 {
     const ncclProfiler_v5_t *profiler =
-        table("NCCL_PROFILER_PLUGIN", "ncclProfiler_v5");
+        table(getenv("NCCL_PROFILER_PLUGIN"), "ncclProfiler_v5");
     const int needed = ncclProfileColl | ncclProfileP2p | ncclProfileProxyOp |
                        ncclProfileProxyStep | ncclProfileNetPlugin;
     void *context = NULL;

@@ -28,8 +28,15 @@ fi
 out=$("$folder/tests/gpu/check" "$folder" plugin 2>&1)
 code=$?
 result "the plugins load" \
-    $((code == 0 && $(grep -c '^ok .*NET getProperties' <<<"$out") == 1 && \
+    $((code == 0 && $(grep -c '^ok .*NET getProperties' <<<"$out") == 2 && \
     $(grep -c '^ok .*PROFILER init' <<<"$out") == 1)) "code $code: $out"
+out=$(NCCL_NET_PLUGIN=$folder/lib/libnccl-net-crystal.so \
+    NCCL_PROFILER_PLUGIN=$folder/lib/libnccl-net-crystal.so \
+    NCCL_NET_PLUGIN_REF_COUNT=0 "$folder/tests/gpu/load" 2 0 2>&1)
+code=$?
+result "without NCCL_NET_PLUGIN_REF_COUNT there is one communicator only" \
+    $((code == 1 && $(grep -c '^not ok .*second communicator' <<<"$out") == 1)) \
+    "code $code: $out"
 rm "$folder/lib/libnccl-net-crystal.so"
 out=$("$folder/tests/gpu/check" "$folder" plugin 2>&1)
 code=$?

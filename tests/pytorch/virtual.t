@@ -1,0 +1,21 @@
+#!/bin/bash
+# What tests/gpu/check runs under PyTorch on a GPU, here over hostccl: one real rank among
+# virtual ones, rank 0 real and virtual, several groups, DDP; gpt.py unchanged.
+. "$CRYSTAL_SRCDIR/tests/pytorch/tap.sh"
+[ -e "$libs/libcrystal-hostccl.so" ] || { echo "1..0 # SKIP no libcrystal-hostccl.so"; exit 0; }
+
+# alone WANT N RANK [PROGRAM OPTION...]: so many checks, all right
+alone() {
+    want=$1
+    shift
+    TORCH_DEVICE=cpu NCCL_PROFILER_PLUGIN=$libs/libnccl-net-crystal.so on_hostccl \
+        timeout -k 5 300 "$python" "$CRYSTAL_SRCDIR/tests/gpu/torch_rank.py" \
+        "$CRYSTAL_BUILDDIR" "$@" >"$tmp/alone" 2>&1 &&
+        [ "$(grep -c '^ok' "$tmp/alone")" -eq "$want" ] || { cat "$tmp/alone"; return 1; }
+}
+
+ok "rank 0 of 16" alone 51 16 0
+ok "rank 5 of 16" alone 51 16 5
+ok "gpt.py with TP and DP" alone 3 16 0 "$gpt" --steps 3 --tp 4
+ok "gpt.py with PP and EP" alone 3 16 0 "$gpt" --steps 3 --pp 2 --ep 4
+echo "1..$number"
