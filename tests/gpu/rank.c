@@ -414,7 +414,7 @@ int main(int argc, char **argv)
     must(cuda.stream_create(&stream, 1), "cudaStreamCreate");
     must(nccl.GetVersion(&version), "ncclGetVersion");
     printf("# NCCL %d\n", version);
-    room = (size_t)128 << 20;
+    room = (size_t)256 << 20;
     must(cuda.malloc((void **)&in, room), "cudaMalloc");
     must(cuda.malloc((void **)&out, room), "cudaMalloc");
     host = malloc(room);

@@ -67,13 +67,17 @@ static inline void values_fill(void *to, ncclDataType_t type, size_t first,
                                size_t count, int divide)
 {
     const size_t bytes = crystal_dtype_bytes(type);
-    uint64_t bits[7];
+    size_t done = count < 7 ? count : 7;
 
-    for (unsigned i = 0; i < 7; i++)
-        bits[i] = values_bits(type, i + 2, divide);
-    for (size_t i = 0; i < count; i++)
-        memcpy((char *)to + i * bytes, &bits[(first + i) % 7],
-               bytes); /* little endian */
+    for (size_t i = 0; i < done; i++) {
+        uint64_t bits = values_bits(type, (first + i) % 7 + 2, divide);
+
+        memcpy((char *)to + i * bytes, &bits, bytes); /* little endian */
+    }
+    for (size_t more; done < count; done += more) { /* a multiple of 7 is there */
+        more = done < count - done ? done : count - done;
+        memcpy((char *)to + done * bytes, to, more * bytes);
+    }
 }
 
 #endif
