@@ -4,6 +4,7 @@
 #include "replay/hostccl/api.h"
 #include "replay/hostccl/comm.h"
 #include "replay/hostccl/engine.h"
+#include "replay/hostccl/fork.h"
 #include "replay/hostccl/group.h"
 #include "replay/hostccl/result.h"
 #include "runtime/log.h"
@@ -24,6 +25,10 @@ static ncclResult_t unsupported(const char *name, const char *why)
 
 static ncclResult_t bad_comm(const char *name)
 {
+    struct crystal_error err = {0};
+
+    if (hostccl_fork_check(&err))
+        return hostccl_fail_error(&err);
     return hostccl_fail(ncclInvalidArgument, "hostccl: %s: no communicator of ours",
                         name);
 }
@@ -66,6 +71,10 @@ ncclResult_t hostccl_api_GetUniqueId(ncclUniqueId *id)
 static ncclResult_t check_init(ncclComm_t *comm, int nranks, int rank,
                                const ncclConfig_t *config)
 {
+    struct crystal_error err = {0};
+
+    if (hostccl_fork_check(&err))
+        return hostccl_fail_error(&err);
     if (!comm)
         return hostccl_fail(ncclInvalidArgument,
                             "hostccl: no place for a communicator");
@@ -147,6 +156,8 @@ ncclResult_t hostccl_api_CommInitAll(ncclComm_t *comms, int ndev, const int *dev
 
 ncclResult_t hostccl_api_CommFinalize(ncclComm_t comm)
 {
+    if (hostccl_fork_is_child())
+        return ncclSuccess; /* it is the other process's */
     if (!hostccl_comm_is_valid(comm))
         return bad_comm("ncclCommFinalize");
     hostccl_engine_flush(comm);
@@ -157,6 +168,8 @@ ncclResult_t hostccl_api_CommDestroy(ncclComm_t comm)
 {
     if (!comm)
         return ncclSuccess;
+    if (hostccl_fork_is_child())
+        return ncclSuccess; /* it is the other process's */
     if (!hostccl_comm_is_valid(comm))
         return bad_comm("ncclCommDestroy");
     hostccl_engine_close(comm, false);
@@ -170,6 +183,8 @@ ncclResult_t hostccl_api_CommAbort(ncclComm_t comm)
 {
     if (!comm)
         return ncclSuccess;
+    if (hostccl_fork_is_child())
+        return ncclSuccess; /* it is the other process's */
     if (!hostccl_comm_is_valid(comm))
         return bad_comm("ncclCommAbort");
     atomic_store(&comm->abort, true);

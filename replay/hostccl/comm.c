@@ -10,6 +10,7 @@
 #include "replay/board.h"
 #include "replay/hostccl/board_watch.h"
 #include "replay/hostccl/engine.h"
+#include "replay/hostccl/fork.h"
 #include "replay/hostccl/result.h"
 #include "runtime/log.h"
 
@@ -34,7 +35,7 @@ static struct {
 
 bool hostccl_comm_is_valid(const struct ncclComm *comm)
 {
-    return comm && comm->magic == HOSTCCL_COMM_MAGIC;
+    return comm && comm->magic == HOSTCCL_COMM_MAGIC && !hostccl_fork_is_child();
 }
 
 ncclResult_t hostccl_comm_fail(ncclComm_t comm, const struct crystal_error *err)

@@ -4,6 +4,7 @@
 #include "replay/hostccl/engine.h"
 
 #include "replay/hostccl/comm.h"
+#include "replay/hostccl/fork.h"
 #include "replay/hostccl/result.h"
 #include "replay/hostccl/service.h"
 #include "runtime/log.h"
@@ -91,7 +92,7 @@ void hostccl_wait_until(const uint64_t *value, uint64_t until)
 {
     struct waiter self = {.value = value, .until = until};
 
-    if (*value >= until)
+    if (*value >= until || hostccl_fork_is_child())
         return;
     (void)sem_init(&self.is_told, 0, 0); /* valid arguments */
     self.next = engine.waiters;
@@ -549,10 +550,13 @@ static void at_exit(void)
 static int start(struct crystal_error *err)
 {
     static bool is_registered; /* under lock */
-    int result;
+    int result = hostccl_fork_check(err);
 
-    if (engine.is_running)
-        return 0;
+    if (result || engine.is_running)
+        return result;
+    result = hostccl_fork_watch(err);
+    if (result)
+        return result;
     if (!is_registered && atexit(at_exit))
         return crystal_error_set(err, ENOMEM, "cannot register an exit handler");
     is_registered = true;
@@ -579,6 +583,8 @@ void hostccl_engine_stop(void)
 {
     bool is_running;
 
+    if (hostccl_fork_is_child())
+        return;
     hostccl_lock();
     is_running = engine.is_running;
     engine.is_stopping = true;

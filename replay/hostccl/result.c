@@ -43,6 +43,9 @@ ncclResult_t hostccl_fail_error(const struct crystal_error *err)
     case ETIMEDOUT:
         result = ncclRemoteError;
         break;
+    case EPERM:
+        result = ncclInvalidUsage;
+        break;
     case EINVAL:
     case ERANGE:
         result = ncclInvalidArgument;
@@ -55,6 +58,16 @@ ncclResult_t hostccl_fail_error(const struct crystal_error *err)
         break;
     }
     return hostccl_fail(result, "%s", crystal_error_text(err));
+}
+
+void hostccl_result_lock(void)
+{
+    pthread_mutex_lock(&last.lock);
+}
+
+void hostccl_result_unlock(void)
+{
+    pthread_mutex_unlock(&last.lock);
 }
 
 const char *hostccl_last_error(void)

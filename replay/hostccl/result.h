@@ -17,6 +17,9 @@ ncclResult_t hostccl_fail_error(const struct crystal_error *err);
 
 /* The sentence of the last failure; borrowed by this thread until its next call. */
 const char *hostccl_last_error(void);
+/* The lock of that sentence, for fork.c. */
+void hostccl_result_lock(void);
+void hostccl_result_unlock(void);
 
 const char *hostccl_result_text(ncclResult_t result);
 

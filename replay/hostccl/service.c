@@ -6,6 +6,7 @@
 
 #include "replay/hostccl/service_internal.h"
 
+#include "replay/hostccl/fork.h"
 #include "runtime/log.h"
 
 #include <errno.h>
@@ -209,8 +210,10 @@ int hostccl_service_do(void (*run)(struct hostccl_order *order), void *object,
     struct hostccl_order order = {.run = run, .object = object};
     struct hostccl_order **at;
     uint64_t one = 1;
-    int result;
+    int result = hostccl_fork_check(err);
 
+    if (result)
+        return result;
     pthread_mutex_lock(&service.lock);
     result = start(err);
     if (result) {
@@ -261,6 +264,8 @@ void hostccl_service_stop(void)
 {
     bool is_running;
 
+    if (hostccl_fork_is_child())
+        return;
     pthread_mutex_lock(&service.lock);
     is_running = service.is_running;
     pthread_mutex_unlock(&service.lock);

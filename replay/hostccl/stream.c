@@ -11,6 +11,7 @@
 #include "runtime/crystal_stream.h"
 
 #include "replay/hostccl/engine.h"
+#include "replay/hostccl/fork.h"
 #include "replay/hostccl/result.h"
 
 #include <stdlib.h>
@@ -52,11 +53,18 @@ static struct hostccl_stream *stream_of(ncclStream_t handle)
 {
     struct hostccl_stream *stream = handle ? handle : &null_stream;
 
-    return stream->magic == STREAM_MAGIC && !stream->is_destroyed ? stream : NULL;
+    return stream->magic == STREAM_MAGIC && !stream->is_destroyed &&
+                   !hostccl_fork_is_child()
+               ? stream
+               : NULL;
 }
 
 static ncclResult_t bad_stream(void)
 {
+    struct crystal_error err = {0};
+
+    if (hostccl_fork_check(&err))
+        return hostccl_fail_error(&err);
     return hostccl_fail(ncclInvalidArgument, "hostccl: that is no stream of ours");
 }
 
@@ -416,7 +424,8 @@ crystal_event_synchronize(crystal_event_t event)
     until = event->recorded;
     event->refs++;
     hostccl_wait_until(&event->done, until);
-    result = event->result;
+    result = event->done < until ? ncclInvalidUsage /* a forked child */
+                                 : event->result;
     event_unref(event);
     hostccl_unlock();
     return result;

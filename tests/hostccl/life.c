@@ -128,6 +128,57 @@ static void shrinks(void)
     CHECK_EQ(ranks_run(6, shrink), 0);
 }
 
+/* A child of a process with work under way: nothing waits, and it leaves through the
+ * exit handlers. */
+static void use_forked(ncclComm_t comm, ncclStream_t stream, crystal_event_t event)
+{
+    ncclUniqueId id;
+    int value = 0;
+
+    RANK_CHECK(crystal_event_synchronize(event) == ncclInvalidUsage);
+    RANK_CHECK(crystal_stream_synchronize(stream) == ncclInvalidUsage);
+    RANK_CHECK(strstr(ncclGetLastError(NULL), "forked") != NULL);
+    RANK_CHECK(ncclAllReduce(&value, &value, 1, ncclInt32, ncclSum, comm, stream) !=
+               ncclSuccess);
+    RANK_CHECK(ncclGetUniqueId(&id) == ncclInvalidUsage);
+    RANK_CHECK(ncclCommDestroy(comm) == ncclSuccess);
+    exit(ranks_failed ? 1 : 0);
+}
+
+static void fork_with_work(int rank, int n)
+{
+    ncclComm_t comm = ranks_comm(0, rank, n);
+    int late = 0, status = -1;
+    ncclStream_t stream;
+    crystal_event_t event;
+    pid_t child = -1;
+
+    RANK_CHECK(crystal_stream_create(&stream) == ncclSuccess);
+    RANK_CHECK(crystal_event_create(&event) == ncclSuccess);
+    if (rank == 0) {
+        RANK_CHECK(ncclRecv(&late, 1, ncclInt32, 1, comm, stream) == ncclSuccess);
+        RANK_CHECK(crystal_event_record(event, stream) == ncclSuccess);
+        child = fork();
+        if (child == 0)
+            use_forked(comm, stream, event);
+        RANK_CHECK(child > 0 && waitpid(child, &status, 0) == child && status == 0);
+        atomic_store(&ranks_shared->counter, 1);
+    } else {
+        while (!atomic_load(&ranks_shared->counter))
+            usleep(1000);
+        late = 5;
+        RANK_CHECK(ncclSend(&late, 1, ncclInt32, 0, comm, stream) == ncclSuccess);
+    }
+    RANK_CHECK(crystal_stream_synchronize(stream) == ncclSuccess && late == 5);
+    RANK_CHECK(sum_of_ranks(comm, 1, NULL) == n);
+    RANK_CHECK(ncclCommDestroy(comm) == ncclSuccess);
+}
+
+static void lets_the_program_fork(void)
+{
+    CHECK_EQ(ranks_run(2, fork_with_work), 0);
+}
+
 static void in_one_process(int rank, int n)
 {
     ncclComm_t comms[4];
@@ -580,6 +631,7 @@ int main(void)
     CHECK_RUN(checks_in_at_several_roots);
     CHECK_RUN(splits);
     CHECK_RUN(shrinks);
+    CHECK_RUN(lets_the_program_fork);
     CHECK_RUN(has_several_ranks_in_a_process);
     CHECK_RUN(posts_receives_early);
     CHECK_RUN(connects_half_way_round);
