@@ -12,5 +12,6 @@ int crystal_graph_show_verb(int argc, char **argv);
 int crystal_graph_memory_verb(int argc, char **argv);
 int crystal_graph_diff_verb(int argc, char **argv);
 int crystal_graph_expand_verb(int argc, char **argv);
+int crystal_graph_export_verb(int argc, char **argv);
 
 #endif

@@ -1,0 +1,191 @@
+/* scrystal graph export: a graph for other tools. */
+#include "config.h"
+
+#include "commands/commands.h"
+#include "commands/graph_verbs.h"
+
+#include "runtime/graph_export.h"
+#include "runtime/layout.h"
+#include "runtime/log.h"
+
+#include <errno.h>
+#include <getopt.h>
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const struct option long_options[] = {
+    {"chakra", required_argument, NULL, 'c'},
+    {"perfetto", required_argument, NULL, 'p'},
+    {"ranks", required_argument, NULL, 'r'},
+    {"profile", required_argument, NULL, 'P'},
+    {"help", no_argument, NULL, 'h'},
+    {NULL, 0, NULL, 0},
+};
+
+struct export_args {
+    const char *chakra, *perfetto, *ranks, *profile, *graph;
+};
+
+static void help(FILE *out)
+{
+    fprintf(
+        out,
+        "usage: scrystal graph export --chakra=PREFIX | --perfetto=FILE [OPTION...] "
+        "GRAPH\n\n"
+        "  --chakra=PREFIX   a Chakra execution trace for each rank, PREFIX.RANK.et,\n"
+        "                    and its process groups, PREFIX.json\n"
+        "  --perfetto=FILE   a predicted iteration as trace events (ui.perfetto.dev)\n"
+        "  --ranks=LIST      of these ranks (0-7,64); else of one for each list with\n"
+        "                    --perfetto, of all with --chakra\n"
+        "  --profile=FILE    durations of a captured job\n");
+}
+
+static int close_file(FILE *out, const char *path, struct crystal_error *err)
+{
+    return (ferror(out) | fclose(out)) != 0
+               ? crystal_error_set(err, EIO, "%s: cannot be written", path)
+               : 0;
+}
+
+static int chakra(const char *prefix, const struct crystal_predict *p,
+                  const uint32_t *lranks, uint32_t count, struct crystal_error *err)
+{
+    char path[PATH_MAX];
+    int code = 0;
+
+    for (uint32_t i = 0; !code && i <= count; i++) {
+        FILE *out;
+
+        if (i < count)
+            (void)snprintf(path, sizeof path, "%s.%u.et", prefix, lranks[i]);
+        else
+            (void)snprintf(path, sizeof path, "%s.json", prefix);
+        out = fopen(path, "we");
+        if (!out)
+            return crystal_error_set(err, errno, "%s: %s", path, strerror(errno));
+        if (i < count)
+            code = crystal_export_chakra(out, p, lranks[i], err);
+        else
+            crystal_export_groups(out, p->graph);
+        if (code)
+            (void)fclose(out); /* it has failed already */
+        else
+            code = close_file(out, path, err);
+    }
+    return code;
+}
+
+static int perfetto(const char *path, const struct crystal_predict *p,
+                    const uint32_t *lranks, uint32_t count, struct crystal_error *err)
+{
+    struct crystal_prediction *pr;
+    struct crystal_what_if what;
+    FILE *out;
+    int code;
+
+    crystal_what_if_init(&what);
+    pr = crystal_predict_run(p, &what, 1, err);
+    if (!pr)
+        return -EINVAL;
+    if (pr->stuck_count) {
+        code = crystal_error_set(err, EDEADLK,
+                                 "%u ranks never end the iteration; scrystal verify "
+                                 "says why",
+                                 pr->stuck_count);
+        crystal_prediction_destroy(pr);
+        return code;
+    }
+    out = fopen(path, "we");
+    code = out ? crystal_export_events(out, pr, lranks, count, err)
+               : crystal_error_set(err, errno, "%s: %s", path, strerror(errno));
+    if (out && !code)
+        code = close_file(out, path, err);
+    else if (out)
+        (void)fclose(out); /* it has failed already */
+    crystal_prediction_destroy(pr);
+    return code;
+}
+
+/* The ranks asked for, or those that have lists, or all. */
+static int ranks_of(const struct export_args *a, const struct crystal_graph *g,
+                    uint32_t **ret, uint32_t *ret_count, struct crystal_error *err)
+{
+    uint32_t n = crystal_graph_lrank_count(g);
+
+    if (a->ranks)
+        return crystal_ranks_parse(a->ranks, n, 0, ret, ret_count, err);
+    *ret_count = a->chakra ? n : crystal_graph_rep_count(g);
+    *ret = malloc(*ret_count * sizeof **ret);
+    if (!*ret)
+        return crystal_error_set(err, ENOMEM, "out of memory");
+    for (uint32_t i = 0; i < *ret_count; i++)
+        (*ret)[i] = a->chakra ? i : crystal_graph_rep_lrank(g, i);
+    return 0;
+}
+
+static int export_graph(const struct export_args *a, struct crystal_error *err)
+{
+    struct crystal_graph *g = crystal_graph_open(a->graph, err);
+    struct crystal_profile *profile = NULL;
+    struct crystal_predict p;
+    uint32_t *lranks = NULL, count = 0;
+    int code;
+
+    if (!g)
+        return -EINVAL;
+    if (a->profile && !(profile = crystal_profile_open(a->profile, err))) {
+        crystal_graph_close(g);
+        return -EINVAL;
+    }
+    code = crystal_predict_init(&p, g, profile, err);
+    if (!code)
+        code = ranks_of(a, g, &lranks, &count, err);
+    if (!code)
+        code = a->chakra ? chakra(a->chakra, &p, lranks, count, err)
+                         : perfetto(a->perfetto, &p, lranks, count, err);
+    free(lranks);
+    crystal_predict_fini(&p);
+    crystal_profile_close(profile);
+    crystal_graph_close(g);
+    return code;
+}
+
+int crystal_graph_export_verb(int argc, char **argv)
+{
+    struct crystal_error err = {0};
+    struct export_args a = {0};
+    int option;
+
+    optind = 1;
+    while ((option = getopt_long(argc, argv, "", long_options, NULL)) >= 0) {
+        switch (option) {
+        case 'c':
+            a.chakra = optarg;
+            break;
+        case 'p':
+            a.perfetto = optarg;
+            break;
+        case 'r':
+            a.ranks = optarg;
+            break;
+        case 'P':
+            a.profile = optarg;
+            break;
+        default:
+            help(option == 'h' ? stdout : stderr);
+            return option == 'h' ? 0 : CRYSTAL_EXIT_USAGE;
+        }
+    }
+    if (!a.chakra == !a.perfetto || argc - optind != 1 ||
+        (a.chakra && strlen(a.chakra) > PATH_MAX - 32)) {
+        help(stderr);
+        return CRYSTAL_EXIT_USAGE;
+    }
+    a.graph = argv[optind];
+    if (export_graph(&a, &err)) {
+        crystal_log(CRYSTAL_LOG_ERROR, "graph", "%s", crystal_error_text(&err));
+        return CRYSTAL_EXIT_STAGE;
+    }
+    return 0;
+}
