@@ -32,20 +32,21 @@ static void help(FILE *out)
             "  --stage=STAGE   capture, plan or emulate\n");
 }
 
-/* Which node of the step this is: Slurm says it, by hand there is one. */
-static uint32_t node_number(void)
+/* What Slurm says of the step's nodes; by hand there is one. */
+static uint32_t slurm_number(const char *name, uint32_t otherwise)
 {
-    const char *text = getenv("SLURM_NODEID");
+    const char *text = getenv(name);
     char *end;
-    unsigned long node = text ? strtoul(text, &end, 10) : 0;
+    unsigned long number = text ? strtoul(text, &end, 10) : 0;
 
-    return text && *text && !*end && node < UINT32_MAX ? (uint32_t)node : 0;
+    return text && *text && !*end && number < UINT32_MAX ? (uint32_t)number : otherwise;
 }
 
 static int run(enum stage_kind kind, const char *job_dir, char **program)
 {
     struct crystal_error err = {0};
-    uint32_t node = node_number();
+    uint32_t node = slurm_number("SLURM_NODEID", 0);
+    uint32_t node_count = slurm_number("SLURM_STEP_NUM_NODES", 1);
     struct stage stage;
     int code;
 
@@ -55,7 +56,7 @@ static int run(enum stage_kind kind, const char *job_dir, char **program)
     }
     if (kind == STAGE_EMULATE && !program[0])
         stage.program = NULL; /* Slurm's tasks are the sandbox ranks */
-    if (stage_begin(&stage, node, &err))
+    if (stage_begin(&stage, node, node_count ? node_count : 1, &err))
         code = stage_failed(&stage, &err);
     else if (kind == STAGE_CAPTURE)
         code = stage_capture(&stage);

@@ -155,7 +155,7 @@ static int run_stage(struct stage *stage)
 {
     struct crystal_error err = {0};
 
-    if (stage_begin(stage, 0, &err))
+    if (stage_begin(stage, 0, 1, &err))
         return stage_failed(stage, &err);
     crystal_log(CRYSTAL_LOG_INFO, stage->name, "%u of %u ranks",
                 stage->kind == STAGE_CAPTURE ? stage->layout.live_count

@@ -6,6 +6,7 @@
 
 #include "commands/commands.h"
 #include "commands/layout_print.h"
+#include "commands/layout_stages.h"
 
 #include "runtime/conf.h"
 #include "runtime/filehead.h"
@@ -31,7 +32,7 @@
 struct request {
     struct crystal_layout_options options;
     const char *stages, *job_dir, *config, *topology;
-    int as_request, write, draw, help;
+    int as_request, for_allocation, write, draw, help;
 };
 
 static const struct option long_options[] = {
@@ -52,6 +53,7 @@ static const struct option long_options[] = {
     {"config", required_argument, NULL, 'c'},
     {"topology", required_argument, NULL, 't'},
     {"request", no_argument, NULL, 'r'},
+    {"allocation", no_argument, NULL, 'A'},
     {"write", no_argument, NULL, 'W'},
     {"draw", no_argument, NULL, 'D'},
     {"help", no_argument, NULL, 'h'},
@@ -72,8 +74,9 @@ static void help(void)
         "nodes\n"
         "                       (default: the first)\n"
         "  --parallel=GRID      tp=2,pp=4,dp=8: sizes in the order of rank numbers\n"
-        "  --live=replica|all   ranks that run during capture (default replica, which\n"
-        "                       needs --parallel)\n"
+        "  --live=replica|all|LIST\n"
+        "                       ranks that run during capture (default replica, which\n"
+        "                       needs --parallel); a LIST one after the other\n"
         "  --iterations=K       iterations to record, the first skipped (default 3)\n"
         "  --payload=control|all\n"
         "                       what is kept of the messages' contents: integers and\n"
@@ -91,6 +94,9 @@ static void help(void)
         "  --topology=XML       an hwloc file instead of this machine\n"
         "  --draw               the sandbox's ranks, CPUs, GPUs and NICs as a drawing\n"
         "  --request            key=value lines for the SPANK plugin\n"
+        "  --allocation         the same where the steps come later: the job "
+        "directory\n"
+        "                       is not looked at\n"
         "  --write              make the job directory and its layout.yaml\n");
 }
 
@@ -153,6 +159,9 @@ static int parse(int argc, char **argv, struct request *r)
             break;
         case 'r':
             r->as_request = 1;
+            break;
+        case 'A':
+            r->for_allocation = 1;
             break;
         case 'W':
             r->write = 1;
@@ -223,114 +232,6 @@ static int job_dir_path(const struct request *r, const struct crystal_conf *conf
     return 0;
 }
 
-/* The header of a finished file of this job, 0 where there is none. */
-static int finished(const char *path, const char *magic, const struct crystal_layout *l,
-                    struct crystal_filehead *head)
-{
-    struct stat st;
-    int fd = open(path, O_RDONLY | O_CLOEXEC), ok;
-
-    if (fd < 0)
-        return 0;
-    ok = fstat(fd, &st) == 0 && read(fd, head, sizeof *head) == sizeof *head &&
-         memcmp(head->magic, magic, sizeof head->magic) == 0 && head->file_bytes &&
-         head->file_bytes == (uint64_t)st.st_size &&
-         head->fingerprint == l->fingerprint;
-    (void)close(fd); /* read-only */
-    return ok;
-}
-
-static int capture_is_current(const char *dir, const struct crystal_layout *l)
-{
-    struct crystal_filehead head;
-    char path[PATH_MAX];
-
-    for (uint32_t i = 0; i < l->live_count; i++) {
-        (void)snprintf(path, sizeof path, "%s/ranks/%u.trace", dir, l->live[i]);
-        if (!finished(path, CRYSTAL_TRACE_MAGIC, l, &head))
-            return 0;
-    }
-    return 1;
-}
-
-static int plan_is_current(const char *dir, const struct crystal_layout *l)
-{
-    struct crystal_filehead graph, profile;
-    struct crystal_layout old;
-    char path[PATH_MAX];
-    int same;
-
-    (void)snprintf(path, sizeof path, "%s/job.graph", dir);
-    if (!finished(path, "CRYGRAPH", l, &graph))
-        return 0;
-    (void)snprintf(path, sizeof path, "%s/job.profile", dir);
-    if (!finished(path, "CRYPROFL", l, &profile))
-        return 0;
-    (void)snprintf(path, sizeof path, "%s/layout.yaml", dir);
-    if (crystal_layout_read(path, &old, NULL))
-        return 0;
-    same = old.wire_bytes_per_s == l->wire_bytes_per_s &&
-           old.wire_latency_ns == l->wire_latency_ns &&
-           old.plan_passes == l->plan_passes &&
-           old.plan_tolerance_ppm == l->plan_tolerance_ppm &&
-           old.sandbox_count == l->sandbox_count &&
-           memcmp(old.sandbox, l->sandbox, l->sandbox_count * sizeof *l->sandbox) == 0;
-    crystal_layout_fini(&old);
-    return same;
-}
-
-/* Which stages to run, "capture,plan,emulate" less those that are current. */
-static int stages(const struct request *r, const char *dir,
-                  const struct crystal_layout *l, char *out, size_t out_bytes,
-                  char *notice, size_t notice_bytes, struct crystal_error *err)
-{
-    static const char *const names[] = {"capture", "plan", "emulate"};
-    char wanted[64];
-    int asked[3] = {0, 0, 0}, current, used = 0;
-    char *word, *save = NULL;
-
-    (void)snprintf(wanted, sizeof wanted, "%s",
-                   r->stages ? r->stages : "capture,plan,emulate");
-    for (word = strtok_r(wanted, ",", &save); word; word = strtok_r(NULL, ",", &save)) {
-        int found = 0;
-
-        for (int i = 0; i < 3; i++)
-            if (strcmp(word, names[i]) == 0)
-                found = asked[i] = 1;
-        if (!found)
-            return crystal_error_set(err, EINVAL,
-                                     "--crystal-stages: '%.32s' is none of capture, "
-                                     "plan, emulate",
-                                     word);
-    }
-    if (!asked[0] && !asked[1] && !asked[2])
-        return crystal_error_set(err, EINVAL, "--crystal-stages: names no stage");
-    notice[0] = out[0] = 0;
-    current = capture_is_current(dir, l);
-    if (asked[0] && current) {
-        asked[0] = 0;
-        (void)snprintf(notice, notice_bytes, "capture is current, skipped");
-        if (asked[1] && plan_is_current(dir, l)) {
-            asked[1] = 0;
-            (void)snprintf(notice, notice_bytes,
-                           "capture and plan are current, skipped");
-        }
-    } else if (!asked[0] && !current && r->as_request) {
-        return crystal_error_set(err, ENOENT,
-                                 "%s has no current capture; add capture to "
-                                 "--crystal-stages",
-                                 dir);
-    } else if (!asked[0] && !asked[1] && !plan_is_current(dir, l)) {
-        return crystal_error_set(
-            err, ENOENT, "%s has no current plan; add plan to --crystal-stages", dir);
-    }
-    for (int i = 0; i < 3; i++)
-        if (asked[i])
-            used += snprintf(out + used, out_bytes - (size_t)used, "%s%s",
-                             used ? "," : "", names[i]);
-    return 0;
-}
-
 static void print_request(const struct crystal_layout *l,
                           const struct crystal_conf *conf, const char *dir,
                           const char *run_stages, const char *const notices[2])
@@ -339,8 +240,8 @@ static void print_request(const struct crystal_layout *l,
     char *live = crystal_ranks_format(l->live, l->live_count);
     const struct crystal_stage_rules *emulate = &l->stage[CRYSTAL_STAGE_COUNT - 1];
 
-    printf("version=2\nnodes=1\nntasks=%u\nntasks_per_node=%u\n", l->sandbox_count,
-           l->sandbox_count);
+    printf("version=2\nnodes=%u\nntasks=%u\nntasks_per_node=%u\n",
+           l->sandbox_count / l->ranks_per_node, l->sandbox_count, l->ranks_per_node);
     printf("logical_ranks=%u\nlogical_nodes=%u\nranks_per_node=%u\n", l->lrank_count,
            l->lrank_count / l->ranks_per_node, l->ranks_per_node);
     print_value("sandbox", sandbox ? sandbox : "");
@@ -405,6 +306,7 @@ CRYSTAL_COMMAND(layout)
     struct crystal_error err = {0};
     struct crystal_conf conf = {0};
     struct crystal_layout l = {0};
+    struct layout_stages asked;
     char dir[PATH_MAX], run_stages[64], rounded[512], skipped[128];
     const char *const notices[2] = {rounded, skipped};
     int code;
@@ -421,9 +323,12 @@ CRYSTAL_COMMAND(layout)
             crystal_layout_make(&r.options, &conf, &l, rounded, sizeof rounded, &err);
     if (!code)
         code = job_dir_path(&r, &conf, dir, sizeof dir, &err);
+    asked.asked = r.stages;
+    asked.dir = r.for_allocation ? NULL : dir;
+    asked.needs_capture = r.as_request;
     if (!code)
-        code = stages(&r, dir, &l, run_stages, sizeof run_stages, skipped,
-                      sizeof skipped, &err);
+        code = layout_stages(&asked, &l, run_stages, sizeof run_stages, skipped,
+                             sizeof skipped, &err);
     if (!code && r.write)
         code = write_layout(dir, &l, &err);
     if (!code && r.as_request)

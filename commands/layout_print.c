@@ -20,12 +20,29 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* ranks: of one target node, all of it */
+static void print_node(const uint32_t *ranks, uint32_t count,
+                       const struct crystal_place *places)
+{
+    printf("  - target_node: %u\n    processes:\n", ranks[0] / count);
+    for (uint32_t i = 0; i < count; i++) {
+        printf("      - {rank: %u, numa: %u, cpus: \"%s\"", ranks[i], places[i].numa,
+               places[i].cpus);
+        if (places[i].gpu[0])
+            printf(", gpu: \"%s\"", places[i].gpu);
+        if (places[i].nic[0])
+            printf(", nic: \"%s\", distance: %s", places[i].nic,
+                   places[i].nic_distance);
+        printf("}\n");
+    }
+}
+
 int layout_print(const struct crystal_layout *l, const char *topology,
                  struct crystal_error *err)
 {
     struct crystal_place *places;
     char *sandbox, *live;
-    int code = crystal_topology_place(topology, l->sandbox_count, &places, err);
+    int code = crystal_topology_place(topology, l->ranks_per_node, &places, err);
 
     if (code)
         return code;
@@ -37,18 +54,9 @@ int layout_print(const struct crystal_layout *l, const char *topology,
            live ? live : "", l->lrank_count - l->sandbox_count);
     printf("wire:\n  bytes_per_s: %" PRIu64 "\n  latency_ns: %" PRIu64 "\n",
            l->wire_bytes_per_s, l->wire_latency_ns);
-    printf("nodes:\n  - target_node: %u\n    processes:\n",
-           l->sandbox[0] / l->ranks_per_node);
-    for (uint32_t i = 0; i < l->sandbox_count; i++) {
-        printf("      - {rank: %u, numa: %u, cpus: \"%s\"", l->sandbox[i],
-               places[i].numa, places[i].cpus);
-        if (places[i].gpu[0])
-            printf(", gpu: \"%s\"", places[i].gpu);
-        if (places[i].nic[0])
-            printf(", nic: \"%s\", distance: %s", places[i].nic,
-                   places[i].nic_distance);
-        printf("}\n");
-    }
+    printf("nodes:\n");
+    for (uint32_t first = 0; first < l->sandbox_count; first += l->ranks_per_node)
+        print_node(l->sandbox + first, l->ranks_per_node, places);
     free(sandbox);
     free(live);
     free(places);
@@ -76,11 +84,11 @@ static uint32_t next_on(const struct crystal_place *places, uint32_t count, uint
     return at;
 }
 
-static void draw_numa(const struct crystal_layout *l,
+static void draw_numa(const uint32_t *ranks, uint32_t count,
                       const struct crystal_place *places, uint32_t numa, int is_last,
                       int cpus_width)
 {
-    uint32_t count = l->sandbox_count, next;
+    uint32_t next;
 
     printf("%s NUMA node %u\n", is_last ? "`-" : "+-", numa);
     for (uint32_t i = next_on(places, count, 0, numa); i < count; i = next) {
@@ -89,31 +97,27 @@ static void draw_numa(const struct crystal_layout *l,
         next = next_on(places, count, i + 1, numa);
         (void)snprintf(branch, sizeof branch, "%s  %s", is_last ? " " : "|",
                        next < count ? "+-" : "`-");
-        draw_rank(&places[i], l->sandbox[i], branch, cpus_width);
+        draw_rank(&places[i], ranks[i], branch, cpus_width);
     }
 }
 
-static void draw_node(const struct crystal_layout *l,
+static void draw_node(const uint32_t *ranks, uint32_t count,
                       const struct crystal_place *places)
 {
     uint32_t highest = 0;
-    int width = 0, any_nic = 0;
+    int width = 0;
 
-    for (uint32_t i = 0; i < l->sandbox_count; i++) {
+    for (uint32_t i = 0; i < count; i++) {
         int bytes = (int)strlen(places[i].cpus);
 
         width = bytes > width ? bytes : width;
         highest = places[i].numa > highest ? places[i].numa : highest;
-        any_nic |= places[i].nic[0] != 0;
     }
-    printf("target node %u\n", l->sandbox[0] / l->ranks_per_node);
+    printf("target node %u\n", ranks[0] / count);
     for (uint32_t numa = 0; numa <= highest; numa++)
-        if (next_on(places, l->sandbox_count, 0, numa) < l->sandbox_count)
-            draw_numa(l, places, numa, numa == highest, width);
-    if (any_nic)
-        printf(
-            "\nPIX: below one PCIe switch; PXB: several switches; PHB: below one PCIe "
-            "root;\nNODE: at one NUMA node; SYS: farther\n");
+        if (next_on(places, count, 0, numa) < count)
+            draw_numa(ranks, count, places, numa, numa == highest, width);
+    putchar('\n');
 }
 
 int layout_draw(const struct crystal_layout *l, const char *topology,
@@ -121,13 +125,20 @@ int layout_draw(const struct crystal_layout *l, const char *topology,
 {
     struct crystal_place *places;
     char *sandbox = crystal_ranks_format(l->sandbox, l->sandbox_count);
-    int code = crystal_topology_place(topology, l->sandbox_count, &places, err);
+    int any_nic = 0;
+    int code = crystal_topology_place(topology, l->ranks_per_node, &places, err);
 
     if (!code) {
         printf("%u ranks, %u a node; sandbox %s, %u virtual ranks\n\n", l->lrank_count,
                l->ranks_per_node, sandbox ? sandbox : "?",
                l->lrank_count - l->sandbox_count);
-        draw_node(l, places);
+        for (uint32_t first = 0; first < l->sandbox_count; first += l->ranks_per_node)
+            draw_node(l->sandbox + first, l->ranks_per_node, places);
+        for (uint32_t i = 0; i < l->ranks_per_node; i++)
+            any_nic |= places[i].nic[0] != 0;
+        if (any_nic)
+            printf("PIX: below one PCIe switch; PXB: several switches; PHB: below one "
+                   "PCIe root;\nNODE: at one NUMA node; SYS: farther\n");
         free(places);
     }
     free(sandbox);

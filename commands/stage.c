@@ -24,6 +24,7 @@
 #define SILENT_MS      1000 /* others go on so long after one has ended unheard */
 #define STOP_MS        300  /* a coordinator's sentence may be under way */
 #define LOG_TAIL_LINES 20
+#define SENTENCE_BYTES (2 * CRYSTAL_ERROR_TEXT_BYTES)
 #define LOG_TAIL_BYTES 8192
 
 static const char *const names[] = {
@@ -75,11 +76,19 @@ int stage_open(struct stage *stage, enum stage_kind kind, const char *job_dir,
     code = stage_path(stage, path, err, "layout.yaml");
     if (!code)
         code = crystal_layout_read(path, &stage->layout, err);
+    if (!code && kind != STAGE_CAPTURE &&
+        stage->layout.sandbox_count > stage->layout.ranks_per_node)
+        code = crystal_error_set(
+            err, ENOTSUP,
+            "the sandbox spans %u target nodes; %s of more than "
+            "one is not yet supported",
+            stage->layout.sandbox_count / stage->layout.ranks_per_node, stage->name);
     if (!code)
         code = stage_path(stage, stage->coord_file, err, "coord");
     if (!code)
         code = stage_path(stage, stage->token_file, err, "token");
     if (code) {
+        crystal_layout_fini(&stage->layout);
         crystal_jobdir_close(stage->dir);
         stage->dir = NULL;
         return code;
@@ -112,9 +121,13 @@ static int coord_value(const struct stage *stage, const char *key, char *out,
                                      stage->coord_file, key);
 }
 
-int stage_begin(struct stage *stage, uint32_t node, struct crystal_error *err)
+int stage_begin(struct stage *stage, uint32_t node, uint32_t node_count,
+                struct crystal_error *err)
 {
     int code;
+
+    stage->node = node;
+    stage->node_count = node_count;
 
     /* first: it blocks the signals that all later threads must not take */
     stage->launch = crystal_launch_create(err);
@@ -441,6 +454,7 @@ static int stage_ended(struct stage *stage, const struct crystal_launch_end *end
         if (other.lrank == lost && other.code)
             return rank_failed(stage, &other, err);
     stage->was_told = 1;
+    stage->coord_found = strncmp(stop.text, prefix, sizeof prefix - 1) == 0;
     return crystal_error_set(err, ECANCELED, "%s",
                              stop.text + (strncmp(stop.text, prefix, sizeof prefix - 1)
                                               ? 0
@@ -456,6 +470,40 @@ static int has_recorded(const struct stage *stage, uint32_t lrank)
     return strcmp(stage->name, "capture") != 0 ||
            stage_path(stage, path, NULL, "ranks/%u.trace", lrank) ||
            access(path, F_OK) == 0;
+}
+
+static int silent_failed(const struct stage *stage, uint32_t lrank,
+                         struct crystal_error *err)
+{
+    char log[PATH_MAX];
+    int code = stage_log_path(stage, lrank, log, err);
+
+    return code ? code
+                : crystal_error_set(err, ENOENT,
+                                    "rank %u has ended without any NCCL call while "
+                                    "others go on; see %s",
+                                    lrank, log);
+}
+
+/* The sentence; what a full disk leads to is told as that. */
+static void full_sentence(const struct stage *stage, const struct crystal_error *err,
+                          char out[SENTENCE_BYTES])
+{
+    struct crystal_error space = {0};
+
+    if (!stage->stop_signal && crystal_space_check(stage->job_dir, &space))
+        (void)snprintf(out, SENTENCE_BYTES, "%s (%s)", crystal_error_text(&space),
+                       crystal_error_text(err));
+    else
+        (void)snprintf(out, SENTENCE_BYTES, "%s", crystal_error_text(err));
+}
+
+/* Once, and not what it has told itself. */
+static void tell_coordinator(struct stage *stage, const char *sentence)
+{
+    if (stage->client && !stage->was_told && !stage->has_told)
+        (void)crystal_client_fail(stage->client, sentence);
+    stage->has_told = 1;
 }
 
 int stage_wait_ranks(struct stage *stage, stage_check_fn check, void *context,
@@ -486,11 +534,13 @@ int stage_wait_ranks(struct stage *stage, stage_check_fn check, void *context,
         else if (got == 0 && silent != UINT32_MAX)
             silent_ms += CHECK_MS;
         if (!code && silent_ms >= SILENT_MS)
-            code = crystal_error_set(
-                err, ENOENT,
-                "rank %u has ended without any NCCL call while others go on; see "
-                "%s/log/capture.%u.log",
-                silent, stage->job_dir, silent);
+            code = silent_failed(stage, silent, err);
+    }
+    if (code) { /* before it sees the others die */
+        char text[SENTENCE_BYTES];
+
+        full_sentence(stage, err, text);
+        tell_coordinator(stage, text);
     }
     crystal_launch_stop(stage->launch, GRACE_MS); /* what they left, too */
     return code;
@@ -517,18 +567,25 @@ int stage_wait_job(struct stage *stage, stage_check_fn check, void *context,
     }
 }
 
+/* Of several agents one says the sentence: who found it, and the first node's what the
+ * coordinator did. All of them see when that is gone. */
+static int is_said_elsewhere(const struct stage *stage, const struct crystal_error *err)
+{
+    if (stage->node_count <= 1 || !stage->was_told)
+        return 0;
+    if (stage->coord_found)
+        return stage->node > 0;
+    return strncmp(crystal_error_text(err), "the coordinator is gone", 23) != 0 ||
+           stage->node > 0;
+}
+
 int stage_failed(struct stage *stage, const struct crystal_error *err)
 {
-    struct crystal_error space = {0};
-    char text[2 * CRYSTAL_ERROR_TEXT_BYTES];
+    char text[SENTENCE_BYTES];
 
-    (void)snprintf(text, sizeof text, "%s", crystal_error_text(err));
-    /* What a full disk leads to is told as that. */
-    if (!stage->stop_signal && crystal_space_check(stage->job_dir, &space))
-        (void)snprintf(text, sizeof text, "%s (%s)", crystal_error_text(&space),
-                       crystal_error_text(err));
-    crystal_log(CRYSTAL_LOG_ERROR, stage->name, "%s", text);
-    if (stage->client && !stage->was_told)
-        (void)crystal_client_fail(stage->client, text);
+    full_sentence(stage, err, text);
+    if (!is_said_elsewhere(stage, err))
+        crystal_log(CRYSTAL_LOG_ERROR, stage->name, "%s", text);
+    tell_coordinator(stage, text);
     return stage->stop_signal ? 128 + stage->stop_signal : CRYSTAL_EXIT_STAGE;
 }

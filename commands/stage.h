@@ -25,6 +25,7 @@ struct stage_env {
 
 struct stage {
     enum stage_kind kind;
+    uint32_t node, node_count; /* this agent's node of the step */
     const char *name;          /* "capture", ...: also the component of messages */
     char **program;            /* argv, borrowed; NULL: none here */
     struct crystal_words line; /* the same with wrapper and arguments of the stage */
@@ -40,7 +41,9 @@ struct stage {
     struct stage_env env; /* the same for all ranks of this node */
     /* outcome */
     int stop_signal; /* this process was asked to stop */
-    int was_told;    /* the coordinator has the sentence already */
+    int was_told;    /* the coordinator has the sentence already ... */
+    int coord_found; /* ... and it is its own */
+    int has_told;    /* it has the sentence from us */
     int code;        /* exit code of the first rank that failed, 0 = none */
 };
 
@@ -51,8 +54,10 @@ int stage_kind_parse(const char *text, enum stage_kind *ret);
 /* Opens the job directory, reads its layout. program NULL: the layout's, if any. */
 int stage_open(struct stage *stage, enum stage_kind kind, const char *job_dir,
                char **program, struct crystal_error *err);
-/* Connects to the coordinator and begins the stage there. node: of this agent. */
-int stage_begin(struct stage *stage, uint32_t node, struct crystal_error *err);
+/* Connects to the coordinator and begins the stage there. node: of this agent, of
+ * node_count. */
+int stage_begin(struct stage *stage, uint32_t node, uint32_t node_count,
+                struct crystal_error *err);
 /* Ends what still runs and frees everything. */
 void stage_close(struct stage *stage);
 

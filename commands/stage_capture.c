@@ -12,19 +12,50 @@
 #include "runtime/trace.h"
 
 #include <errno.h>
+#include <stdio.h>
+#include <string.h>
 #include <unistd.h>
 
-static int prepare(struct stage *stage, struct crystal_error *err)
+/* The live ranks of this node: layout.live[first] up to end. */
+struct own {
+    uint32_t first, end;
+};
+
+/* Live ranks are dealt out to the nodes in order, as evenly as it goes. */
+static struct own own_ranks(const struct stage *stage)
+{
+    uint64_t count = stage->layout.live_count, nodes = stage->node_count;
+
+    return (struct own){(uint32_t)(count * stage->node / nodes),
+                        (uint32_t)(count * (stage->node + 1) / nodes)};
+}
+
+/* Another node's ranks may have begun to write theirs. */
+static int remove_old(const struct stage *stage, uint32_t lrank,
+                      struct crystal_error *err)
+{
+    static const char *const suffixes[] = {"trace", "payload"};
+    char path[PATH_MAX];
+    int code = 0;
+
+    for (int i = 0; i < 2 && !code; i++) {
+        code = stage_path(stage, path, err, "ranks/%u.%s", lrank, suffixes[i]);
+        if (!code && unlink(path) < 0 && errno != ENOENT)
+            code = crystal_error_set(err, errno, "%s: %s", path, strerror(errno));
+    }
+    return code;
+}
+
+static int prepare(struct stage *stage, const struct own *own,
+                   struct crystal_error *err)
 {
     char library[PATH_MAX], ranks[PATH_MAX];
     int code = crystal_jobdir_mkdir(stage->dir, "ranks", err);
 
     if (!code)
         code = crystal_jobdir_mkdir(stage->dir, "log", err);
-    if (!code)
-        code = stage_sweep(stage, "ranks", ".trace", err);
-    if (!code)
-        code = stage_sweep(stage, "ranks", ".payload", err);
+    for (uint32_t i = own->first; !code && i < own->end; i++)
+        code = remove_old(stage, stage->layout.live[i], err);
     if (!code)
         code = stage_path(stage, ranks, err, "ranks");
     if (!code)
@@ -106,15 +137,16 @@ int stage_capture(struct stage *stage)
 {
     const struct crystal_layout *layout = &stage->layout;
     struct crystal_error err = {0};
-    int code = prepare(stage, &err);
+    struct own own = own_ranks(stage);
+    int code = prepare(stage, &own, &err);
 
     if (!code && layout->live_mode == CRYSTAL_LIVE_LIST)
         code = run_list(stage, &err);
     else if (!code)
-        code = run_ranks(stage, layout->live, layout->live_count, &err);
+        code = run_ranks(stage, layout->live + own.first, own.end - own.first, &err);
     if (code)
         return stage_failed(stage, &err);
     crystal_log(CRYSTAL_LOG_INFO, stage->name, "recorded %u of %u ranks in %s/ranks",
-                layout->live_count, layout->lrank_count, stage->job_dir);
+                own.end - own.first, layout->lrank_count, stage->job_dir);
     return 0;
 }

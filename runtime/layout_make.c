@@ -136,12 +136,6 @@ static int sandbox(const struct crystal_layout_options *o, struct crystal_layout
     code = round_up(l, ranks ? ranks : &zero, ranks ? count : 1);
     if (code)
         code = crystal_error_set(err, ENOMEM, "--crystal-sandbox: out of memory");
-    else if (l->sandbox_count > l->ranks_per_node)
-        code = crystal_error_set(err, ENOTSUP,
-                                 "--crystal-sandbox: '%.100s' spans %u target nodes; "
-                                 "more than one is not yet supported",
-                                 o->sandbox ? o->sandbox : "0",
-                                 l->sandbox_count / l->ranks_per_node);
     else if (ranks && l->sandbox_count != count) {
         char *text = crystal_ranks_format(l->sandbox, l->sandbox_count);
 

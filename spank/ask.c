@@ -247,8 +247,9 @@ static void layout_line(const struct crystal_ask_layout *ask, struct crystal_arg
     if (ask->write)
         crystal_argv_add(out, "--write");
     for (int i = 0; i < CRYSTAL_OPTION_STAGE; i++)
-        if (ask->for_step || i != CRYSTAL_OPTION_STAGES)
-            add_option(ask, (enum crystal_option)i, out);
+        add_option(ask, (enum crystal_option)i, out);
+    if (!ask->for_step)
+        crystal_argv_add(out, "--allocation");
     if (ask->gpus_per_node)
         crystal_argv_add(out, "--gpus-per-node=%u", ask->gpus_per_node);
     crystal_argv_add(out, "--job-name=%s", ask->job_name);

@@ -27,7 +27,7 @@ const struct crystal_option_info crystal_option_table[CRYSTAL_OPTION_COUNT] = {
     [CRYSTAL_OPTION_LIVE] =
         {"crystal-live", "WHO",
          "Ranks that run during capture: replica (dp = 0, default, needs "
-         "--crystal-parallel) or all"},
+         "--crystal-parallel), all, or a list, one after the other"},
     [CRYSTAL_OPTION_ITERATIONS] =
         {"crystal-iterations", "K",
          "Iterations that capture and plan record, the first skipped (default 3)"},

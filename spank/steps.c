@@ -128,7 +128,7 @@ static void step_line(const struct crystal_steps *s, const char *step, uint32_t 
     crystal_argv_add(out, "--job-name=crystal-%s", step);
     crystal_argv_add(out, "--overlap");
     crystal_argv_add(out, "--input=none");
-    crystal_argv_add(out, "--kill-on-bad-exit=1");
+    crystal_argv_add(out, "--kill-on-bad-exit=0"); /* agents tell each other */
     crystal_argv_add(out, "--mpi=none");
     if (all_cpus && s->cpus_per_node)
         crystal_argv_add(out, "--cpus-per-task=%u", s->cpus_per_node);

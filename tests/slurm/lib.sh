@@ -145,7 +145,8 @@ what_is_left() {
     squeue -h -s || echo "squeue -s failed"
     for environ in $(grep -lszxF "SLURM_CONF=$SLURM_CONF" /proc/[0-9]*/environ 2>/dev/null); do
         tr '\0' ' ' 2>/dev/null <"${environ%environ}cmdline" |
-            grep -E '(srun|salloc|scrystal|sleep) |slurmstepd: '
+            grep -E '(srun|salloc|scrystal|sleep) |slurmstepd: ' |
+            grep -v '^sleep 0\.05 ' # wait_until's own
     done
     return 0
 }

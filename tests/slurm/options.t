@@ -40,8 +40,12 @@ for value in a '' 8-3 0-,3 -1; do
     bad "layout: --crystal-sandbox: '$value' is no rank list such as 0-7,16" \
         $n=64 --crystal-sandbox="$value"
 done
-bad "layout: --crystal-sandbox: '0-15' spans 2 target nodes; more than one is not yet supported" \
-    $n=64 --crystal-sandbox=0-15
+bad "layout: --crystal-sandbox: spans 2 target nodes; plan and emulate of more than one are not yet supported, capture is (--crystal-stages=capture)" \
+    $n=64 --crystal-sandbox=0-15 --crystal-live=all
+bad "layout: --crystal-sandbox: spans 2 target nodes; ranks that run one by one (--crystal-live) need one" \
+    $n=64 --crystal-sandbox=0-15 --crystal-live=0-63 --crystal-stages=capture
+run sbatch $n=64 --crystal-sandbox=0-15 --crystal-live=all --wrap 'echo NEVER'
+is "sbatch: several sandbox nodes: exit code" "$code" 2
 bad "layout: --crystal-parallel: the product of 'tp=2,dp=8' is 16, not the 64 logical ranks" \
     $n=64 --crystal-parallel=tp=2,dp=8
 for value in tp '' tp=0,dp=64 tp=x tp=-2,dp=32 tp=99999999999999999999; do
@@ -50,7 +54,7 @@ for value in tp '' tp=0,dp=64 tp=x tp=-2,dp=32 tp=99999999999999999999; do
 done
 bad "layout: --crystal-parallel: grid 'tp=2,tp=32' gives a dimension twice" \
     $n=64 --crystal-parallel=tp=2,tp=32
-bad "layout: --crystal-live: 'some' is neither replica nor all" $n=64 --crystal-live=some
+bad "layout: --crystal-live: 'some' is neither replica nor all nor a list of ranks" $n=64 --crystal-live=some
 bad "layout: --crystal-live=replica needs the parallel grid; give --crystal-parallel or --crystal-live=all" \
     $n=64 --crystal-live=replica
 for value in x '' 0 -1 1000001; do

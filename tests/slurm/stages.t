@@ -78,5 +78,35 @@ is "MASTER_PORT of the environment is the store's" "$code $out" "0 $port"
 run srun "${crystal[@]}" -J part --crystal-stages=capture "$rank" sh -c 'echo NEVER'
 is "--crystal-stages=capture: exit code" "$code" 0
 is "--crystal-stages=capture: no program" "$out" ""
+
+# --- several sandbox nodes: each captures its share of the live ranks
+run srun "${crystal[@]}" --crystal-sandbox=0-7,56-63 -J several --crystal-stages=capture \
+    "$rank" sh -c 'echo NEVER'
+is "two sandbox nodes: exit code" "$code $out" "0 "
+is "two sandbox nodes: NumNodes" "$(job_field NumNodes)" 2
+is "two sandbox nodes: traces" "$(cd crystal.several/ranks && echo *.trace)" \
+    "$(seq -s ' ' -f %g.trace 0 7)"
+is "two sandbox nodes: the same operations in each" \
+    "$(for i in 0 3 4 7; do "$CRYSTAL_BUILDDIR/scrystal" show crystal.several/ranks/$i.trace | grep -c coll; done | sort -u | wc -l)" 1
+cat >shares <<SCRIPT
+#!/bin/sh
+echo \$SLURMD_NODENAME >node.\$RANK
+exec $rank
+SCRIPT
+chmod +x shares
+run srun "${crystal[@]}" --crystal-sandbox=0-7,56-63 -J shares --crystal-stages=capture ./shares
+is "two sandbox nodes: shares" "$code $(cat node.0 node.3 | sort -u | wc -l) $(cat node.4 node.7 | sort -u | wc -l) $(cat node.? | sort -u | wc -l)" "0 1 1 2"
+for lrank in 1 6; do
+    run srun "${crystal[@]}" --crystal-sandbox=0-7,56-63 -J "dies-$lrank" \
+        --crystal-stages=capture sh -c "test \$RANK = $lrank && exit 5; exec $rank"
+    is "two sandbox nodes, rank $lrank dies: exit code" "$code" 70
+    is "two sandbox nodes, rank $lrank dies: one sentence" \
+        "$(grep -E '^crystal: capture: (rank|the)' <<<"$err")" \
+        "crystal: capture: rank $lrank ended with code 5; see $PWD/crystal.dies-$lrank/log/capture.$lrank.log"
+    nothing_left "two sandbox nodes, rank $lrank dies: nothing is left"
+done
+run srun "${crystal[@]}" --crystal-sandbox=0-7,56-63 -J worlds --crystal-stages=capture \
+    env WORLD_SIZE=4 "$rank"
+is "two sandbox nodes, another world size: one sentence" "$code $(grep -c 'runs with world size 4' <<<"$err")" "70 1"
 nothing_left "all: nothing is left"
 done_testing

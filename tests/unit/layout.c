@@ -90,6 +90,20 @@ static void sandbox_is_rounded_aloud(void)
     crystal_layout_fini(&layout);
 }
 
+static void sandbox_of_several_nodes(void)
+{
+    struct crystal_layout_options o = {
+        .logical_ranks = "64", .sandbox = "0-8,63", .live = "all"};
+
+    CHECK_EQ(make(&o), 0);
+    CHECK_EQ(layout.sandbox_count, 24);
+    CHECK_EQ(layout.sandbox[15], 15);
+    CHECK_EQ(layout.sandbox[16], 56);
+    CHECK_STR(notice,
+              "sandbox 0-8,63 rounded up to whole target nodes: ranks 0-15,56-63");
+    crystal_layout_fini(&layout);
+}
+
 static void small_job_fits_one_node(void)
 {
     struct crystal_layout_options o = {.logical_ranks = "4"};
@@ -118,7 +132,6 @@ static void bad_options(void)
         {{.logical_ranks = "64", .ranks_per_node = "7"}, "no multiple of 7"},
         {{.logical_ranks = "64", .sandbox = "64"}, "beyond 63"},
         {{.logical_ranks = "64", .sandbox = "a"}, "--crystal-sandbox: 'a' is no rank"},
-        {{.logical_ranks = "64", .sandbox = "0-8"}, "spans 2 target nodes"},
         {{.logical_ranks = "64", .parallel = "tp=3"}, "is 3, not the 64 logical"},
         {{.logical_ranks = "64", .parallel = "tp"}, "--crystal-parallel: 'tp' is no"},
         {{.logical_ranks = "64"}, "needs the parallel grid"},
@@ -230,6 +243,7 @@ int main(void)
     CHECK_RUN(ep_inside_dp);
     CHECK_RUN(ep_of_its_own);
     CHECK_RUN(sandbox_is_rounded_aloud);
+    CHECK_RUN(sandbox_of_several_nodes);
     CHECK_RUN(small_job_fits_one_node);
     CHECK_RUN(bad_options);
     CHECK_RUN(file_there_and_back);
