@@ -2,6 +2,9 @@
 #include "config.h"
 
 #include "runtime/graph.h"
+#include "runtime/graph_diff.h"
+#include "runtime/predict_run.h"
+#include "runtime/verify.h"
 
 #include "tests/fuzz/sealed_file.h"
 
@@ -49,12 +52,52 @@ static void ask(const struct crystal_graph *g)
         putchar('\n'); /* so that nothing above is left out */
 }
 
+/* Everything that works on graphs of any origin. */
+static void use(const struct crystal_graph *g)
+{
+    struct crystal_graph_memory memory;
+    struct crystal_verdict verdict;
+    struct crystal_predict p;
+    FILE *out = fopen("/dev/null", "w");
+
+    if (!out)
+        return;
+    (void)crystal_graph_diff(out, g, g, NULL);
+    (void)crystal_graph_expand_check(out, g, NULL);
+    for (uint32_t r = 0; r < crystal_graph_rep_count(g); r++)
+        (void)crystal_graph_memory(out, g, r, &memory);
+    if (!crystal_verify(g, &verdict, NULL))
+        crystal_verdict_fini(&verdict);
+    if (!crystal_predict_init(&p, g, NULL, NULL)) {
+        struct crystal_prediction *pr;
+        struct crystal_what_if what;
+
+        crystal_what_if_init(&what);
+        pr = crystal_predict_run(&p, &what, 1, NULL);
+        if (pr && !pr->stuck_count) {
+            struct crystal_path path = {NULL, 0};
+            struct crystal_rank_stat stat;
+            struct crystal_walk walk = {0};
+
+            (void)crystal_prediction_path(pr, &path, NULL);
+            (void)crystal_prediction_stat(pr, 0, &walk, &stat);
+            crystal_path_fini(&path);
+            crystal_walk_fini(&walk);
+        }
+        crystal_prediction_destroy(pr);
+    }
+    crystal_predict_fini(&p);
+    (void)fclose(out); /* nothing was kept */
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     struct crystal_graph *g = crystal_graph_open(fuzz_sealed_file(data, size), NULL);
 
-    if (g)
+    if (g) {
         ask(g);
+        use(g);
+    }
     crystal_graph_close(g);
     return 0;
 }
