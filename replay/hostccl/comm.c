@@ -24,9 +24,9 @@
 #define GIB (1ULL << 30)
 
 /* graph patterns of NCCL */
-#define PATTERN_RING          4
-#define PATTERN_BALANCED_TREE 1
-#define PATH_NET              10 /* farthest kind of path: through the network */
+#define PATTERN_RING 4
+#define PATTERN_TREE 3  /* all through one rank: there is one */
+#define PATH_NET     10 /* farthest kind of path: through the network */
 
 static struct {
     pthread_mutex_t lock;
@@ -164,14 +164,14 @@ static void fill_topology(const struct ncclComm *comm, struct hostccl_topology *
     for (int a = 0; a < HOSTCCL_ALGORITHMS; a++) { /* 0 tree, 1 ring, 6 PAT */
         if (a != 0 && a != 1 && a != 6)
             continue;
-        t->graphs[a] = (struct hostccl_graph_info){
-            .pattern = a == 1 ? PATTERN_RING : PATTERN_BALANCED_TREE,
-            .channel_count = 1,
-            .same_channels = 1,
-            .bw_intra = 1,
-            .bw_inter = 1,
-            .type_intra = 0,
-            .type_inter = PATH_NET};
+        t->graphs[a] =
+            (struct hostccl_graph_info){.pattern = a == 1 ? PATTERN_RING : PATTERN_TREE,
+                                        .channel_count = 1,
+                                        .same_channels = 1,
+                                        .bw_intra = 1,
+                                        .bw_inter = 1,
+                                        .type_intra = 0,
+                                        .type_inter = PATH_NET};
     }
     for (int c = 0; c < HOSTCCL_CHANNELS_MAX; c++) {
         t->ring_prev[c] = t->ring_next[c] = -1; /* none on this node */
@@ -278,7 +278,11 @@ static int finish(ncclComm_t comm, const ncclConfig_t *config,
     hostccl_profile_init(&comm->profile, comm->plugin->profiler, comm->id, name,
                          comm->nranks, comm->crank);
     result = hostccl_connect_ring(comm, err);
-    return result ? result : exchange_ring_info(comm, err);
+    if (!result)
+        result = exchange_ring_info(comm, err);
+    if (!result && hostccl_tree_is_wanted())
+        result = hostccl_connect_tree(comm, err);
+    return result;
 }
 
 static ncclResult_t give(ncclComm_t comm, int result, struct crystal_error *err,
@@ -445,6 +449,12 @@ void hostccl_comm_destroy(ncclComm_t comm)
     for (uint32_t i = 0; i < comm->nranks; i++) {
         hostccl_conn_destroy(comm->peers[i].send);
         hostccl_conn_destroy(comm->peers[i].recv);
+    }
+    for (int i = 0; i <= CRYSTAL_TREE_ARITY; i++) {
+        if (comm->tree[i].send != comm->ring_next)
+            hostccl_conn_destroy(comm->tree[i].send);
+        if (comm->tree[i].recv != comm->ring_prev)
+            hostccl_conn_destroy(comm->tree[i].recv);
     }
     hostccl_conn_destroy(comm->ring_next);
     hostccl_conn_destroy(comm->ring_prev);

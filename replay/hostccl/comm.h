@@ -48,6 +48,12 @@ struct ncclComm {
     bool premul_used[HOSTCCL_PREMUL_MAX];
 
     struct hostccl_conn *ring_next, *ring_prev;
+    /* Neighbours in the tree, 0 the parent, then the children; NULL: none, or no tree
+     * is wanted. Connections with a neighbour in the ring are the ring's. */
+    struct {
+        struct hostccl_conn *send, *recv;
+    } tree[1 + CRYSTAL_TREE_ARITY];
+    bool has_tree;
     /* [nranks]: pointers set by calling threads before the launch that needs them */
     struct hostccl_pair *peers;
 
@@ -78,8 +84,9 @@ bool hostccl_comm_is_valid(const struct ncclComm *comm);
 /* Remembers the first failure and keeps its sentence. */
 ncclResult_t hostccl_comm_fail(ncclComm_t comm, const struct crystal_error *err);
 
-/* Connects to the neighbours in the ring; blocks. */
+/* Connects to the neighbours in the ring, then in the tree; both block. */
 int hostccl_connect_ring(ncclComm_t comm, struct crystal_error *err);
+int hostccl_connect_tree(ncclComm_t comm, struct crystal_error *err);
 /* Asks the peers of tasks (sends and receives) for connections that are not there yet;
  * does not wait for them. */
 int hostccl_connect_p2p(ncclComm_t comm, const struct hostccl_task *tasks,

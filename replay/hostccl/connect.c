@@ -21,6 +21,7 @@
 #include <time.h>
 
 #define TAG_RING     1
+#define TAG_TREE     2
 #define TAG_SYNC     0x80
 #define POLL_NS      50000L   /* between tries to join */
 #define POLL_MAX_NS  1000000L /* after a while */
@@ -74,71 +75,93 @@ static int recv_entries(ncclComm_t comm, uint32_t peer, int32_t tag,
     return result;
 }
 
-static int exchange_ring(ncclComm_t comm, struct crystal_error *err)
-{
-    struct hostccl_conn *recv = comm->ring_prev, *send = comm->ring_next;
-    int32_t tag = (1 << 8) + TAG_RING;
-    struct hostccl_entry both[2];
-    int result = send_entries(comm, tag, recv, send, err);
+/* What is connected at one distance: receiving from the rank that far behind, sending
+ * to the one that far ahead. NULL where there is nothing to connect. */
+struct span {
+    uint32_t distance;
+    struct hostccl_conn *recv, *send;
+};
 
-    if (result)
-        return result;
-    if (recv->peer == send->peer) { /* the peer's receiver first: it is our sender's */
+static int ask(ncclComm_t comm, const struct span *span, int32_t graph,
+               struct crystal_error *err)
+{
+    return send_entries(comm, (int32_t)(span->distance << 8) + graph, span->recv,
+                        span->send, err);
+}
+
+static int hear(ncclComm_t comm, const struct span *span, int32_t graph,
+                struct crystal_error *err)
+{
+    struct hostccl_conn *recv = span->recv, *send = span->send;
+    int32_t tag = (int32_t)(span->distance << 8) + graph;
+    struct hostccl_entry both[2];
+    int result = 0;
+
+    if (recv && send && recv->peer == send->peer) {
+        /* the peer's receiver first: it is our sender's */
         result = recv_entries(comm, recv->peer, tag, both, 2, err);
         send->mail = both[0];
         recv->mail = both[1];
     } else {
-        result = recv_entries(comm, send->peer, tag, &send->mail, 1, err);
-        if (!result)
+        if (send)
+            result = recv_entries(comm, send->peer, tag, &send->mail, 1, err);
+        if (!result && recv)
             result = recv_entries(comm, recv->peer, tag, &recv->mail, 1, err);
     }
-    recv->state = send->state = HOSTCCL_CONN_JOINING;
+    if (recv)
+        recv->state = HOSTCCL_CONN_JOINING;
+    if (send)
+        send->state = HOSTCCL_CONN_JOINING;
     return result;
 }
 
-static int sync_ring(ncclComm_t comm, struct crystal_error *err)
+/* An empty message each way says that all is connected. */
+static int sync_span(ncclComm_t comm, const struct span *span, int32_t graph,
+                     struct crystal_error *err)
 {
-    uint32_t peers[2] = {comm->ring_next->peer, comm->ring_prev->peer};
-    int32_t tag = (1 << 8) + TAG_SYNC + TAG_RING;
-    int count = peers[0] == peers[1] ? 1 : 2;
-    uint32_t bytes;
+    int32_t tag = (int32_t)(span->distance << 8) + TAG_SYNC + graph;
+    uint32_t peers[2], count = 0, bytes;
     int result = 0;
 
-    for (int i = 0; i < count && !result; i++)
+    if (span->send)
+        peers[count++] = span->send->peer;
+    if (span->recv && (!count || span->recv->peer != peers[0]))
+        peers[count++] = span->recv->peer;
+    for (uint32_t i = 0; i < count && !result; i++)
         result = hostccl_bootstrap_send(comm->bootstrap, peers[i], tag, NULL, 0, err);
-    for (int i = 0; i < count && !result; i++)
+    for (uint32_t i = 0; i < count && !result; i++)
         result = hostccl_bootstrap_recv(comm->bootstrap, peers[i], tag, NULL, 0, &bytes,
                                         err);
     return result;
 }
 
-int hostccl_connect_ring(ncclComm_t comm, struct crystal_error *err)
+/* 1: READY, 0: not yet. NULL is ready. */
+static int join(struct hostccl_conn *conn, struct crystal_error *err)
 {
-    uint32_t n = comm->nranks;
+    return !conn || conn->state == HOSTCCL_CONN_READY ? 1
+                                                      : hostccl_conn_join(conn, err);
+}
+
+static int join_all(ncclComm_t comm, const struct span *spans, uint32_t count,
+                    struct crystal_error *err)
+{
     struct timespec pause = {.tv_nsec = POLL_NS};
     uint64_t broken_ns = 0;
-    int result;
 
-    comm->ring_prev = hostccl_conn_create(comm, (comm->crank + n - 1) % n, false, err);
-    comm->ring_next = hostccl_conn_create(comm, (comm->crank + 1) % n, true, err);
-    if (!comm->ring_prev || !comm->ring_next)
-        return -ENOMEM;
-    result = exchange_ring(comm, err);
-    if (result)
-        return result;
     for (;;) {
-        int sends = comm->ring_next->state == HOSTCCL_CONN_READY
-                        ? 1
-                        : hostccl_conn_join(comm->ring_next, err);
-        int receives = sends < 0 ? 0
-                       : comm->ring_prev->state == HOSTCCL_CONN_READY
-                           ? 1
-                           : hostccl_conn_join(comm->ring_prev, err);
+        bool is_ready = true;
+        int result;
 
-        if (sends < 0 || receives < 0)
-            return sends < 0 ? sends : receives;
-        if (sends && receives)
-            break;
+        for (uint32_t i = 0; i < count; i++) {
+            int sends = join(spans[i].send, err);
+            int receives = sends < 0 ? sends : join(spans[i].recv, err);
+
+            if (receives < 0)
+                return receives;
+            is_ready &= sends && receives;
+        }
+        if (is_ready)
+            return 0;
         result = hostccl_bootstrap_check(comm->bootstrap, &broken_ns, err);
         if (result)
             return result;
@@ -146,7 +169,92 @@ int hostccl_connect_ring(ncclComm_t comm, struct crystal_error *err)
         if (pause.tv_nsec < POLL_MAX_NS)
             pause.tv_nsec += pause.tv_nsec / 8;
     }
-    return sync_ring(comm, err);
+}
+
+static int connect_spans(ncclComm_t comm, const struct span *spans, uint32_t count,
+                         int32_t graph, struct crystal_error *err)
+{
+    int result = 0;
+
+    for (uint32_t i = 0; i < count && !result; i++)
+        result = ask(comm, &spans[i], graph, err);
+    for (uint32_t i = 0; i < count && !result; i++)
+        result = hear(comm, &spans[i], graph, err);
+    if (!result)
+        result = join_all(comm, spans, count, err);
+    for (uint32_t i = 0; i < count && !result; i++)
+        result = sync_span(comm, &spans[i], graph, err);
+    return result;
+}
+
+int hostccl_connect_ring(ncclComm_t comm, struct crystal_error *err)
+{
+    uint32_t n = comm->nranks;
+    struct span span = {.distance = 1};
+
+    comm->ring_prev = hostccl_conn_create(comm, (comm->crank + n - 1) % n, false, err);
+    comm->ring_next = hostccl_conn_create(comm, (comm->crank + 1) % n, true, err);
+    if (!comm->ring_prev || !comm->ring_next)
+        return -ENOMEM;
+    span.recv = comm->ring_prev;
+    span.send = comm->ring_next;
+    return connect_spans(comm, &span, 1, TAG_RING, err);
+}
+
+/* The connection with a neighbour in the tree; the ring's where it has one. */
+static struct hostccl_conn *tree_conn(ncclComm_t comm, uint32_t peer, bool is_send,
+                                      struct crystal_error *err)
+{
+    struct hostccl_conn *ring = is_send ? comm->ring_next : comm->ring_prev;
+
+    return ring->peer == peer ? ring : hostccl_conn_create(comm, peer, is_send, err);
+}
+
+/* Those of the tree's connections that are new, by distance. */
+static uint32_t tree_spans(const struct ncclComm *comm, struct span *spans)
+{
+    uint32_t count = 0;
+
+    for (uint32_t i = 1; i < comm->nranks; i++) {
+        struct span span = {.distance = i};
+
+        for (int k = 0; k <= CRYSTAL_TREE_ARITY; k++) {
+            struct hostccl_conn *send = comm->tree[k].send, *recv = comm->tree[k].recv;
+
+            if (send && send->state == HOSTCCL_CONN_NEW &&
+                distance_of(comm, send->peer, true) == i)
+                span.send = send;
+            if (recv && recv->state == HOSTCCL_CONN_NEW &&
+                distance_of(comm, recv->peer, false) == i)
+                span.recv = recv;
+        }
+        if (span.send || span.recv)
+            spans[count++] = span;
+    }
+    return count;
+}
+
+int hostccl_connect_tree(ncclComm_t comm, struct crystal_error *err)
+{
+    struct crystal_tree_op op = hostccl_tree_op(comm);
+    struct crystal_tree_place place;
+    struct span spans[2 * (1 + CRYSTAL_TREE_ARITY)];
+    int result;
+
+    crystal_tree_place(&op, comm->crank, &place);
+    for (int k = 0; k <= CRYSTAL_TREE_ARITY; k++) {
+        int32_t peer = k ? place.down[k - 1] : place.up;
+
+        if (peer < 0)
+            continue;
+        comm->tree[k].send = tree_conn(comm, (uint32_t)peer, true, err);
+        comm->tree[k].recv = tree_conn(comm, (uint32_t)peer, false, err);
+        if (!comm->tree[k].send || !comm->tree[k].recv)
+            return -ENOMEM;
+    }
+    result = connect_spans(comm, spans, tree_spans(comm, spans), TAG_TREE, err);
+    comm->has_tree = !result;
+    return result;
 }
 
 /* Makes the connection that task needs. comm->lock is held. */

@@ -243,6 +243,8 @@ static void begin_task(struct hostccl_task *task)
     task->event = hostccl_profile_task_start(&task->comm->profile, task);
     if (task->func == CRYSTAL_FUNC_SEND || task->func == CRYSTAL_FUNC_RECV)
         hostccl_p2p_begin(task);
+    else if (task->func == CRYSTAL_FUNC_ALLREDUCE && task->comm->has_tree)
+        hostccl_tree_begin(task);
     else
         hostccl_ring_begin(task);
 }
@@ -257,6 +259,8 @@ static int task_progress(struct hostccl_task *task, bool *ret_done)
         *ret_done = true;
     else if (task->func == CRYSTAL_FUNC_SEND || task->func == CRYSTAL_FUNC_RECV)
         moved |= hostccl_p2p_progress(task, ret_done);
+    else if (task->func == CRYSTAL_FUNC_ALLREDUCE && task->comm->has_tree)
+        moved |= hostccl_tree_progress(task, ret_done);
     else
         moved |= hostccl_ring_progress(task, ret_done);
     if (*ret_done) {

@@ -3,6 +3,7 @@
 
 #include "replay/hostccl/profile.h"
 
+#include "replay/hostccl/comm.h"
 #include "replay/hostccl/plugin.h"
 #include "replay/hostccl/task.h"
 #include "runtime/log.h"
@@ -142,7 +143,8 @@ static void describe_coll(const struct hostccl_profile *profile,
         is_bytes ? hostccl_dtype_name(ncclInt8) : hostccl_dtype_name(task->dtype);
     d->coll.nChannels = 1;
     d->coll.nWarps = 1;
-    d->coll.algo = "RING";
+    d->coll.algo =
+        task->func == CRYSTAL_FUNC_ALLREDUCE && task->comm->has_tree ? "TREE" : "RING";
     d->coll.proto = "SIMPLE";
 }
 

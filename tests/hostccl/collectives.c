@@ -344,6 +344,25 @@ static void moves_big_tensors(void)
     CHECK_EQ(run_all(big_ones, 5, 5), 0);
 }
 
+static void big_tree(int rank, int n)
+{
+    ncclComm_t comm = ranks_comm(0, rank, n);
+
+    all_reduce(comm, rank, n, ncclFloat32, ncclSum, BIG, 1);
+    all_reduce(comm, rank, n, ncclInt64, ncclAvg, BIG, 0);
+    broadcast(comm, rank, n, ncclInt32, 1000, n - 1); /* by the ring, between trees */
+    all_reduce(comm, rank, n, ncclFloat16, ncclMax, 1, 0);
+    RANK_CHECK(ncclCommDestroy(comm) == ncclSuccess);
+}
+
+static void moves_big_tensors_over_the_tree(void)
+{
+    (void)setenv("NCCL_ALGO", "Tree", 1);
+    CHECK_EQ(run_all(big_tree, 2, 4), 0);
+    CHECK_EQ(run_all(big_tree, 7, 7), 0);
+    (void)unsetenv("NCCL_ALGO");
+}
+
 static void sends_and_receives(void)
 {
     CHECK_EQ(run_all(point_to_point, 1, 4), 0);
@@ -355,6 +374,7 @@ int main(void)
     check_begin();
     CHECK_RUN(reduces_every_type_and_op);
     CHECK_RUN(moves_big_tensors);
+    CHECK_RUN(moves_big_tensors_over_the_tree);
     CHECK_RUN(sends_and_receives);
     return check_end();
 }

@@ -247,6 +247,15 @@ static void scattered_ones(void)
     run_world(12, "0,5,6,11");
 }
 
+static void over_the_tree(void)
+{
+    (void)setenv("NCCL_ALGO", "Tree", 1);
+    run_world(2, "1");
+    run_world(13, "6");
+    run_world(16, "4,5,6,7");
+    (void)unsetenv("NCCL_ALGO");
+}
+
 int main(void)
 {
     check_begin();
@@ -254,6 +263,7 @@ int main(void)
     CHECK_RUN(one_of_many);
     CHECK_RUN(a_node_of_many);
     CHECK_RUN(scattered_ones);
+    CHECK_RUN(over_the_tree);
     CHECK_RUN(ends_when_the_job_is_stopped);
     return check_end();
 }
