@@ -2,6 +2,8 @@
  * the library calls on its stream, and closes it into a Work. */
 #include "backend.h"
 
+#include <algorithm>
+
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
@@ -205,7 +207,8 @@ class Backend::Issue
         if (!flat.is_complex()) {
             return flat;
         }
-        TORCH_CHECK(c10d::isComplexViewAsRealAllowed(reduce_op),
+        TORCH_CHECK(reduce_op == c10d::ReduceOp::SUM ||
+                        reduce_op == c10d::ReduceOp::AVG,
                     "crystal: pytorch: ", name_,
                     ": complex numbers can be summed and averaged only");
         return flat.view(c10::toRealValueType(flat.scalar_type()));
@@ -276,12 +279,38 @@ static void same_count(size_t got, size_t want, const char *name, const char *wh
 }
 
 Backend::Backend(const c10::intrusive_ptr<c10d::Store> &store, int crank, int size,
-                 std::chrono::milliseconds timeout, int life)
+                 std::chrono::milliseconds timeout, int life, bool is_split)
     : c10d::Backend(crank, size),
-      options_(c10::make_intrusive<Options>("gloo", timeout)),
-      group_(new Group{store, crank, size, options_, life}),
+      options_(c10::make_intrusive<GroupOptions>("gloo", timeout)),
+      group_(new Group{store, crank, size, options_, life, is_split}),
       communicator_(std::make_shared<Communicator>(group_, "0", crank, size))
 {
+}
+
+c10::intrusive_ptr<c10d::Backend>
+Backend::split(const c10::intrusive_ptr<c10d::Store> &store,
+               const std::vector<int> &cranks, const c10::intrusive_ptr<Options> &opts)
+{
+    auto own = std::find(cranks.begin(), cranks.end(), getRank());
+    if (own == cranks.end()) {
+        return nullptr;
+    }
+    auto part = c10::make_intrusive<Backend>(
+        store->clone(), static_cast<int>(own - cranks.begin()),
+        static_cast<int>(cranks.size()), opts ? opts->timeout : options_->timeout,
+        group_->life, true);
+    auto named = c10::dynamic_intrusive_pointer_cast<GroupOptions>(opts);
+    TORCH_CHECK(named && !named->group_name.empty(),
+                "crystal: pytorch: split_group: the new group has no name");
+    part->options_->group_name = named->group_name;
+    std::vector<uint64_t> lranks = group_->members();
+    for (int crank : cranks) {
+        TORCH_CHECK(crank >= 0 && crank < getSize(),
+                    "crystal: pytorch: split_group: ", crank,
+                    " is no rank of a group of ", getSize());
+        part->options_->global_ranks_in_group.push_back(lranks[crank]);
+    }
+    return part;
 }
 
 std::shared_ptr<Communicator> Backend::pair(int sender, int receiver)

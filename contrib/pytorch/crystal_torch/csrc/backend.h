@@ -39,23 +39,36 @@ class Backend : public c10d::Backend
     using Tensors = std::vector<at::Tensor>;
     using WorkPtr = c10::intrusive_ptr<c10d::Work>;
 
-    /* LIFE: see Group. */
+    /* LIFE, IS_SPLIT: see Group. */
     Backend(const c10::intrusive_ptr<c10d::Store> &store, int crank, int size,
-            std::chrono::milliseconds timeout, int life);
+            std::chrono::milliseconds timeout, int life, bool is_split = false);
 
     const std::string getBackendName() const override
     {
         return "gloo";
     }
-    c10::intrusive_ptr<Options> getBackendOptions() override
+    /* What is not marked as overriding is not in every version's base. */
+    c10::intrusive_ptr<Options> getBackendOptions() // NOLINT(*-override)
     {
         return options_;
     }
+    c10::intrusive_ptr<GroupOptions> options() const
+    {
+        return options_;
+    }
+    bool supportsSplitting() const // NOLINT(*-override)
+    {
+        return true;
+    }
+    /* A group of those cranks, in that order; NULL where this one is not among them. */
+    c10::intrusive_ptr<c10d::Backend>
+    split(const c10::intrusive_ptr<c10d::Store> &store, const std::vector<int> &cranks,
+          const c10::intrusive_ptr<Options> &opts); // NOLINT(*-override)
     bool supportsCoalescing() const override
     {
         return true;
     }
-    void setTimeout(std::chrono::milliseconds timeout) override;
+    void setTimeout(std::chrono::milliseconds timeout); // NOLINT(*-override)
     void setSequenceNumberForGroup() override
     {
     }
@@ -123,7 +136,7 @@ class Backend : public c10d::Backend
                            int peer);
     void end(bool abort);
 
-    const c10::intrusive_ptr<Options> options_;
+    const c10::intrusive_ptr<GroupOptions> options_;
     const std::shared_ptr<const Group> group_;
     const std::shared_ptr<Communicator> communicator_; /* of all members */
     std::mutex lock_;

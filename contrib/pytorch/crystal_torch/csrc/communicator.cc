@@ -56,6 +56,17 @@ std::string Group::place() const
            " of " + std::to_string(size);
 }
 
+std::vector<uint64_t> Group::members() const
+{
+    std::vector<uint64_t> lranks = options->global_ranks_in_group;
+    if (lranks.empty()) { /* the default group */
+        for (int i = 0; i < size; i++) {
+            lranks.push_back(i);
+        }
+    }
+    return lranks;
+}
+
 static c10d::Store &root_of(c10d::Store &any)
 {
     auto *prefixed = dynamic_cast<c10d::PrefixStore *>(&any);
@@ -67,13 +78,7 @@ void Group::publish_members(c10d::Store &any) const
     if (options->group_name.empty()) {
         return; /* made past torch.distributed: nobody knows it by name */
     }
-    std::vector<uint64_t> lranks = options->global_ranks_in_group;
-    if (lranks.empty()) { /* the default group */
-        for (int i = 0; i < size; i++) {
-            lranks.push_back(i);
-        }
-    }
-    root_of(any).set("crystal/group/" + name(), members_text(lranks));
+    root_of(any).set("crystal/group/" + name(), members_text(members()));
 }
 
 std::string Group::name() const
@@ -82,24 +87,24 @@ std::string Group::name() const
                     : options->group_name;
 }
 
-/* Of a later life: from the root, in the words of the first. */
+/* From the root: in the words of groups of the first life. */
 std::string Group::id_key(const std::string &key) const
 {
-    return life > 1 ? "default_pg/0//" + name() + "//cpu//" + key : key;
+    return is_at_root() ? "default_pg/0//" + name() + "//cpu//" + key : key;
 }
 
 void Group::set_id(c10d::Store &any, const std::string &key,
                    const ncclUniqueId &id) const
 {
     auto bytes = reinterpret_cast<const uint8_t *>(&id);
-    (life > 1 ? root_of(any) : any)
+    (is_at_root() ? root_of(any) : any)
         .set(id_key(key), std::vector<uint8_t>(bytes, bytes + sizeof(id)));
 }
 
 ncclUniqueId Group::get_id(c10d::Store &any, const std::string &key) const
 {
     ncclUniqueId id;
-    std::vector<uint8_t> bytes = (life > 1 ? root_of(any) : any).get(id_key(key));
+    std::vector<uint8_t> bytes = (is_at_root() ? root_of(any) : any).get(id_key(key));
     TORCH_CHECK_WITH(DistBackendError, bytes.size() == sizeof(id),
                      "crystal: pytorch: ", place(), ": the store has an id of ",
                      bytes.size(), " bytes, want ", sizeof(id),

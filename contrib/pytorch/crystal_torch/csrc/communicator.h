@@ -21,6 +21,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include <torch/csrc/distributed/c10d/Backend.hpp>
@@ -64,17 +65,36 @@ struct Operation {
     std::atomic<bool> done{false};
 };
 
+/* PyTorch writes a group's name and members into its backend's options: into fields
+ * that all backends have, or, before 2.9, into fields of gloo's own. */
+struct NamedOptions : c10d::Backend::Options {
+    using c10d::Backend::Options::Options;
+    std::vector<uint64_t> global_ranks_in_group;
+    std::string group_name;
+};
+template <typename Base, typename = void> struct OptionsOf {
+    using type = NamedOptions;
+};
+template <typename Base>
+struct OptionsOf<Base, std::void_t<decltype(Base::group_name)>> {
+    using type = Base;
+};
+using GroupOptions = OptionsOf<c10d::Backend::Options>::type;
+
 /* What a group's communicators have in common. */
 struct Group {
     const c10::intrusive_ptr<c10d::Store> store; /* with the group's prefix */
     const int crank;
     const int size;
-    const c10::intrusive_ptr<c10d::Backend::Options> options; /* name, members */
+    const c10::intrusive_ptr<GroupOptions> options; /* name, members */
     /* Which time the program makes its groups, from 1: a program that ended them all
      * makes new ones of the same names, but not ids: those are under other names. */
     const int life;
+    const bool is_split; /* made by split_group, its store is for no device */
 
     std::string place() const;
+    /* Logical ranks by crank. */
+    std::vector<uint64_t> members() const;
     /* Puts the members into the store; any number of times. */
     void publish_members(c10d::Store &store) const;
     /* A unique id, known as KEY within the group; get waits for it. */
@@ -83,6 +103,10 @@ struct Group {
     ncclUniqueId get_id(c10d::Store &store, const std::string &key) const;
 
   private:
+    bool is_at_root() const
+    {
+        return life > 1 || is_split;
+    }
     std::string name() const;
     std::string id_key(const std::string &key) const;
 };

@@ -2,6 +2,7 @@
  * of torch.distributed.ProcessGroupGloo, and the end of an iteration. */
 #include <pybind11/chrono.h>
 #include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
 #include "backend.h"
@@ -34,8 +35,10 @@ static int count_lives(const c10::intrusive_ptr<c10d::Store> &store)
 
 static c10::intrusive_ptr<crystal::Backend>
 make(const c10::intrusive_ptr<c10d::Store> &store, int rank, int size,
-     std::chrono::milliseconds timeout)
+     std::chrono::milliseconds timeout, bool enable_reconfigure)
 {
+    TORCH_CHECK(!enable_reconfigure, "crystal: pytorch: groups that change their "
+                                     "members (enable_reconfigure) are not possible");
     int life = count_lives(store);
     py::gil_scoped_release released;
     crystal::Library::get(); /* a missing library is said here, not later */
@@ -53,12 +56,18 @@ static void iteration_hint()
 PYBIND11_MODULE(_backend, module)
 {
     py::module_ c10d = py::module_::import("torch._C._distributed_c10d");
+    py::class_<crystal::NamedOptions, c10::intrusive_ptr<crystal::NamedOptions>>(
+        module, "Options", c10d.attr("Backend").attr("Options"))
+        .def_readwrite("global_ranks_in_group",
+                       &crystal::NamedOptions::global_ranks_in_group)
+        .def_readwrite("group_name", &crystal::NamedOptions::group_name);
     py::class_<crystal::Backend, c10::intrusive_ptr<crystal::Backend>>(
         module, "ProcessGroupCrystal", c10d.attr("Backend"))
         .def(py::init(&make), py::arg("store"), py::arg("rank"), py::arg("size"),
-             py::arg("timeout") = kBackendDefaultTimeout)
+             py::arg("timeout") = kBackendDefaultTimeout,
+             py::arg("enable_reconfigure") = false)
         /* torch.distributed writes the group's name and members here. */
-        .def_property_readonly("options", &crystal::Backend::getBackendOptions);
+        .def_property_readonly("options", &crystal::Backend::options);
     module.def("iteration_hint", &iteration_hint,
                py::call_guard<py::gil_scoped_release>(),
                "Tells the library that an iteration of the training ended.");
