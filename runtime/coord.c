@@ -124,6 +124,7 @@ static int rank_admit(struct crystal_coord *coord, struct client *c,
             err, EEXIST, "coordinator: rank %" PRIu32 " runs already", c->lrank);
     if (coord->exchange) {
         (void)crystal_exchange_join(coord->exchange, c->lrank); /* checked above */
+        crystal_coord_keep_maps(coord, c->lrank, c->pid);
         crystal_coord_watch(coord);
     }
     c->in_stage = 1;

@@ -105,7 +105,7 @@ const char *crystal_coord_stage_name(enum stage stage)
 
 void crystal_coord_stage_clear(struct crystal_coord *coord)
 {
-    crystal_timer_stop(&coord->watch_timer);
+    crystal_coord_watch_end(coord);
     crystal_timer_stop(&coord->reset_timer);
     crystal_coord_forget_forges(coord);
     crystal_coord_forget_inits(coord);

@@ -34,8 +34,10 @@ struct forge {
 
 /* coord_watch.c's */
 struct crystal_watch_state {
-    uint64_t active_ns;               /* a rank did something */
-    int is_told;                      /* since then: that nothing comes */
+    uint64_t active_ns; /* a rank did something */
+    int is_told;        /* since then: that nothing comes */
+    unsigned told_count;
+    char **maps;                      /* by lrank: crystal_process_maps; owned */
     uint64_t cpu_ticks, cpu_since_ns; /* of the ranks that do not wait */
 };
 
@@ -104,6 +106,10 @@ const char *crystal_coord_stage_name(enum stage stage);
 
 /* coord_watch.c: a rank did something; begins to watch where it does not yet. */
 void crystal_coord_watch(struct crystal_coord *coord);
+/* A rank of the stage has come. */
+void crystal_coord_keep_maps(struct crystal_coord *coord, uint32_t lrank, uint32_t pid);
+/* Stops and forgets everything. */
+void crystal_coord_watch_end(struct crystal_coord *coord);
 /* Ends the stage with a sentence about its ranks, and writes what each does. */
 void crystal_coord_diagnose(struct crystal_coord *coord,
                             const struct crystal_error *err);

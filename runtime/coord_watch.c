@@ -6,8 +6,9 @@
  * count for ranks that have not.
  *   - All of them wait, and no rank has sent anything for STUCK_NS: nothing will ever
  *     happen; the stage ends.
- *   - Some wait, and the others send nothing for SILENT_NS: that is told once; these
- * may compute. The stage ends when they have done so for hang_ns without using the CPU.
+ *   - Some wait, and the others send nothing for SILENT_NS: that is told; these may
+ *     compute, so next time it takes twice as long to be told. The stage ends when they
+ *     have sent nothing for hang_ns without using the CPU.
  * What each rank does then goes to DIR/diagnosis.txt, also after a mismatch.
  */
 #include "config.h"
@@ -26,7 +27,9 @@
 
 #define WATCH_NS        250000000U
 #define STUCK_NS        1000000000U
-#define SILENT_NS       2000000000U
+#define SILENT_NS       UINT64_C(2000000000)
+#define TOLD_MAX        6 /* then every two minutes at most */
+#define MAPS_RANKS_MAX  256
 #define HANG_NS_DEFAULT UINT64_C(600000000000)
 #define KEY_SHOWN       160
 
@@ -45,14 +48,43 @@ struct watch_look {
     uint32_t strangers; /* processes in the store that are no rank (yet) */
 };
 
+/* A rank that has ended may still be told of, so what is mapped where is kept. */
+void crystal_coord_keep_maps(struct crystal_coord *coord, uint32_t lrank, uint32_t pid)
+{
+    const uint32_t lrank_count = coord->config.layout->lrank_count;
+
+    if (coord->exchange_layout.live_count > MAPS_RANKS_MAX || lrank >= lrank_count ||
+        !crystal_process_is_rank(pid, lrank)) /* or on another node */
+        return;
+    if (!coord->watch.maps)
+        coord->watch.maps = calloc(lrank_count, sizeof *coord->watch.maps);
+    if (!coord->watch.maps)
+        return;
+    free(coord->watch.maps[lrank]);
+    coord->watch.maps[lrank] = crystal_process_maps(pid);
+}
+
 int crystal_coord_site(void *context, uint32_t lrank, uint64_t address, char *text,
                        size_t text_bytes)
 {
-    const struct client *c = crystal_coord_rank(context, lrank);
+    struct crystal_coord *coord = context;
+    const struct client *c = crystal_coord_rank(coord, lrank);
 
-    if (!c || !crystal_process_is_rank(c->pid, lrank)) /* or on another node */
+    if (c) /* it may have loaded more */
+        crystal_coord_keep_maps(coord, lrank, c->pid);
+    if (!coord->watch.maps || !coord->watch.maps[lrank])
         return -ESRCH;
-    return crystal_process_site(c->pid, address, text, text_bytes);
+    return crystal_process_site(coord->watch.maps[lrank], address, text, text_bytes);
+}
+
+void crystal_coord_watch_end(struct crystal_coord *coord)
+{
+    crystal_timer_stop(&coord->watch_timer);
+    for (uint32_t i = 0; coord->watch.maps && i < coord->config.layout->lrank_count;
+         i++)
+        free(coord->watch.maps[i]);
+    free(coord->watch.maps);
+    coord->watch = (struct crystal_watch_state){0};
 }
 
 /* --- looking --- */
@@ -274,6 +306,7 @@ static void silent(struct crystal_coord *coord, const struct watch_look *w,
     summary(w, CRYSTAL_EXCHANGE_WAITS, waiting, sizeof waiting);
     if (!state->is_told) {
         state->is_told = 1;
+        state->told_count += state->told_count < TOLD_MAX;
         state->cpu_ticks = ticks;
         state->cpu_since_ns = crystal_now_ns();
         (void)snprintf(text, sizeof text,
@@ -308,7 +341,8 @@ static void on_watch(void *context)
         if (!count_of(&w, CRYSTAL_EXCHANGE_RUNS) &&
             count_of(&w, CRYSTAL_EXCHANGE_ABSENT) <= w.strangers)
             stuck(coord, &w);
-        else if (idle_ns >= SILENT_NS)
+        else if (coord->watch.is_told || idle_ns >= SILENT_NS
+                                                        << coord->watch.told_count)
             silent(coord, &w, idle_ns);
     }
     free(w.ranks);

@@ -101,26 +101,49 @@ static int map_parse(const char *line, uint64_t address, uint64_t *ret_offset,
     return 1;
 }
 
-int crystal_process_site(uint32_t pid, uint64_t address, char *text, size_t text_bytes)
+char *crystal_process_maps(uint32_t pid)
 {
-    char path[64], *line = NULL;
-    size_t capacity = 0;
-    uint64_t offset;
-    const char *file, *base;
-    int found = 0;
+    char path[64], *line = NULL, *all = NULL;
+    size_t capacity = 0, used = 0, room = 0;
+    ssize_t length;
     FILE *maps;
 
     (void)snprintf(path, sizeof path, "/proc/%" PRIu32 "/maps", pid);
     maps = fopen(path, "re");
-    while (maps && !found && getline(&line, &capacity, maps) > 0)
-        if (map_parse(line, address, &offset, &file) && *file == '/') {
-            base = strrchr(file, '/') + 1;
-            (void)snprintf(text, text_bytes, "%.*s+0x%" PRIx64,
-                           (int)strcspn(base, "\n"), base, offset);
-            found = 1;
+    while (maps && (length = getline(&line, &capacity, maps)) > 0) {
+        if (!strstr(line, " r-xp ") || !strchr(line, '/'))
+            continue;
+        if (room - used <= (size_t)length) {
+            char *more = realloc(all, room = 2 * room + (size_t)length + 4096);
+
+            if (!more)
+                break;
+            all = more;
         }
+        memcpy(all + used, line, (size_t)length + 1);
+        used += (size_t)length;
+    }
     if (maps)
         (void)fclose(maps); /* read-only */
     free(line);
-    return found ? 0 : -ENOENT;
+    return all;
+}
+
+int crystal_process_site(const char *maps, uint64_t address, char *text,
+                         size_t text_bytes)
+{
+    const char *file, *base, *end;
+    uint64_t offset;
+
+    for (; *maps; maps = end + (*end != 0)) {
+        end = maps + strcspn(maps, "\n");
+        if (!map_parse(maps, address, &offset, &file) || *file != '/')
+            continue;
+        for (base = end; base > file && base[-1] != '/';)
+            base--;
+        (void)snprintf(text, text_bytes, "%.*s+0x%" PRIx64, (int)(end - base), base,
+                       offset);
+        return 0;
+    }
+    return -ENOENT;
 }

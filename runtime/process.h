@@ -20,8 +20,11 @@ int crystal_process_is_rank(uint32_t pid, uint32_t lrank);
  * *main_cpu_ticks is set in any case. */
 int crystal_process_main_waits(uint64_t *main_cpu_ticks);
 
-/* "libtorch.so+0x1234" for an address in the process; 0, or -ENOENT where nothing is
- * mapped there. */
-int crystal_process_site(uint32_t pid, uint64_t address, char *text, size_t text_bytes);
+/* The executable mappings of a process, lines as in /proc/PID/maps; the caller frees
+ * them. NULL where there is no such process here. */
+char *crystal_process_maps(uint32_t pid);
+/* "libtorch.so+0x1234" for an address; 0, or -ENOENT where nothing is mapped there. */
+int crystal_process_site(const char *maps, uint64_t address, char *text,
+                         size_t text_bytes);
 
 #endif
