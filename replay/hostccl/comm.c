@@ -246,7 +246,15 @@ static ncclComm_t allocate(uint32_t nranks, uint32_t crank, uint64_t id,
 
     if (comm)
         comm->peers = calloc(nranks, sizeof *comm->peers);
-    if (!comm || !comm->peers) {
+    if (comm && hostccl_ring_is_ll()) {
+        comm->proto = CRYSTAL_PROTO_LL;
+        comm->room = malloc(2 * (size_t)crystal_form_step_bytes(CRYSTAL_PROTO_LL));
+    }
+    if (!comm || !comm->peers || (comm->proto && !comm->room)) {
+        if (comm) {
+            free(comm->peers);
+            free(comm->room);
+        }
         free(comm);
         (void)crystal_error_set(err, ENOMEM, "out of memory");
         return NULL;
@@ -465,6 +473,7 @@ void hostccl_comm_destroy(ncclComm_t comm)
     list_remove(comm);
     comm->magic = 0;
     free(comm->peers);
+    free(comm->room);
     (void)pthread_mutex_destroy(&comm->lock);
     free(comm);
 }

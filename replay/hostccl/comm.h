@@ -54,6 +54,10 @@ struct ncclComm {
         struct hostccl_conn *send, *recv;
     } tree[1 + CRYSTAL_TREE_ARITY];
     bool has_tree;
+    /* of ring collectives: CRYSTAL_PROTO_LL where NCCL_PROTO says so; then, the
+     * progress thread's, room for two messages unpacked */
+    enum crystal_proto proto;
+    char *room;
     /* [nranks]: pointers set by calling threads before the launch that needs them */
     struct hostccl_pair *peers;
 

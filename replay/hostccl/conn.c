@@ -204,6 +204,11 @@ void *hostccl_lane_slot(struct hostccl_lane *lane)
     return step == UINT64_MAX ? NULL : place_of(conn, step);
 }
 
+uint64_t hostccl_lane_step(struct hostccl_lane *lane)
+{
+    return free_step(lane->conn, lane);
+}
+
 void hostccl_lane_fill(struct hostccl_lane *lane, uint32_t bytes)
 {
     (void)begin_message(lane->conn, lane, free_step(lane->conn, lane), bytes);

@@ -90,6 +90,8 @@ void hostccl_lane_open(struct hostccl_lane *lane, struct hostccl_conn *conn,
 /* Sender: staging memory for the next message, NULL where none is free. */
 void *hostccl_lane_slot(struct hostccl_lane *lane);
 void hostccl_lane_fill(struct hostccl_lane *lane, uint32_t bytes);
+/* The connection's step at which that message stands; there is a slot. */
+uint64_t hostccl_lane_step(struct hostccl_lane *lane);
 /* Receiver: the oldest message that arrived, NULL if none; release gives it back. */
 const void *hostccl_lane_message(struct hostccl_lane *lane, uint32_t *ret_bytes);
 void hostccl_lane_release(struct hostccl_lane *lane);

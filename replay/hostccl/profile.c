@@ -145,7 +145,7 @@ static void describe_coll(const struct hostccl_profile *profile,
     d->coll.nWarps = 1;
     d->coll.algo =
         task->func == CRYSTAL_FUNC_ALLREDUCE && task->comm->has_tree ? "TREE" : "RING";
-    d->coll.proto = "SIMPLE";
+    d->coll.proto = d->coll.algo[0] == 'R' && task->comm->proto ? "LL" : "SIMPLE";
 }
 
 void *hostccl_profile_task_start(struct hostccl_profile *profile,

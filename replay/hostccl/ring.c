@@ -13,7 +13,8 @@
  *   Broadcast      the root sends; the others receive, keep, send; the last only keeps
  *   Reduce         the first sends; the others receive, reduce, send; the root keeps
  *
- * An average is a sum that the keeper of the complete value divides.
+ * An average of integers is a sum that the keeper of the complete value divides. With
+ * NCCL_PROTO=LL messages are packed (runtime/wire_form.h) and a chunk is one message.
  */
 #include "config.h"
 
@@ -22,7 +23,9 @@
 #include "replay/hostccl/task.h"
 #include "runtime/reduce.h"
 
+#include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 /* What a primitive does with its slice. */
 struct primitive {
@@ -48,6 +51,19 @@ static uint32_t primitive_count(const struct crystal_ring_op *op)
 static bool is_chain(const struct crystal_ring_op *op)
 {
     return op->func == CRYSTAL_FUNC_BROADCAST || op->func == CRYSTAL_FUNC_REDUCE;
+}
+
+/* Messages per chunk. */
+static uint32_t slices_of(const struct crystal_ring_op *op)
+{
+    return is_chain(op) || op->proto != CRYSTAL_PROTO_SIMPLE ? 1 : 2;
+}
+
+bool hostccl_ring_is_ll(void)
+{
+    const char *proto = getenv("NCCL_PROTO");
+
+    return proto && strcasecmp(proto, "ll") == 0;
 }
 
 static struct primitive primitive_of(const struct hostccl_task *task, uint32_t p)
@@ -90,7 +106,8 @@ static uint32_t message_bytes(const struct hostccl_task *task, int is_send, uint
     struct crystal_ring_message m;
 
     crystal_ring_message(&task->ring, task->comm->crank, is_send, i, &m);
-    return m.elts * task->ring.elt_bytes;
+    return (uint32_t)crystal_form_bytes(task->ring.proto,
+                                        (uint64_t)m.elts * task->ring.elt_bytes);
 }
 
 static uint32_t in_bytes(const struct hostccl_lane *lane, uint64_t i)
@@ -111,8 +128,9 @@ void hostccl_ring_begin(struct hostccl_task *task)
                                    .count = task->count,
                                    .elt_bytes =
                                        (uint32_t)crystal_dtype_bytes(task->dtype),
-                                   .channel_count = 1};
-    slices = is_chain(op) ? 1 : 2;
+                                   .channel_count = 1,
+                                   .proto = comm->proto};
+    slices = slices_of(op);
     chunk = CRYSTAL_RING_STEP_BYTES * (is_chain(op) ? 1 : 8); /* as NCCL reports it */
     in = crystal_ring_message_count(op, comm->crank, 0);
     out = crystal_ring_message_count(op, comm->crank, 1);
@@ -180,10 +198,29 @@ static void compute(const struct hostccl_task *task, const struct primitive *pri
         copy(kept, value, bytes);
 }
 
+/* The same for messages in another form than Simple: in room that the communicator has
+ * for it. */
+static void compute_packed(struct hostccl_task *task, const struct primitive *prim,
+                           const struct crystal_ring_message *m, const char *in,
+                           char *out)
+{
+    const struct crystal_ring_op *op = &task->ring;
+    uint64_t bytes = (uint64_t)m->elts * op->elt_bytes;
+    char *in_room = task->comm->room;
+    char *out_room = in_room + crystal_form_step_bytes(op->proto);
+
+    if (in)
+        crystal_form_unpack(op->proto, in, bytes, in_room);
+    compute(task, prim, m, in ? in_room : NULL, out ? out_room : NULL);
+    if (out)
+        crystal_form_pack(op->proto, hostccl_lane_step(&task->out), out_room, bytes,
+                          out);
+}
+
 /* One slice of one primitive, if it can be done now. */
 static bool do_step(struct hostccl_task *task)
 {
-    uint32_t slices = is_chain(&task->ring) ? 1 : 2;
+    uint32_t slices = slices_of(&task->ring);
     uint32_t p = (uint32_t)(task->step / slices % primitive_count(&task->ring));
     struct primitive prim = primitive_of(task, p);
     struct crystal_ring_message m;
@@ -199,9 +236,14 @@ static bool do_step(struct hostccl_task *task)
         crystal_ring_message(&task->ring, task->comm->crank, 0, task->in.ended, &m);
     else
         crystal_ring_message(&task->ring, task->comm->crank, 1, task->out.begun, &m);
-    compute(task, &prim, &m, in, out);
+    bytes = m.elts * task->ring.elt_bytes;
+    if (task->ring.proto)
+        compute_packed(task, &prim, &m, in, out);
+    else
+        compute(task, &prim, &m, in, out);
     if (prim.has_send)
-        hostccl_lane_fill(&task->out, m.elts * task->ring.elt_bytes);
+        hostccl_lane_fill(&task->out,
+                          (uint32_t)crystal_form_bytes(task->ring.proto, bytes));
     if (prim.has_recv)
         hostccl_lane_release(&task->in);
     task->step++;

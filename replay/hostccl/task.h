@@ -54,6 +54,8 @@ struct hostccl_task {
 void hostccl_ring_begin(struct hostccl_task *task);
 /* Does what can be done. 1: something, 0: nothing; *ret_done: all is done. */
 int hostccl_ring_progress(struct hostccl_task *task, bool *ret_done);
+/* Does NCCL_PROTO ask for LL? */
+bool hostccl_ring_is_ll(void);
 /* A collective of a communicator with one rank. */
 void hostccl_ring_alone(struct hostccl_task *task);
 

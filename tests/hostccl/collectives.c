@@ -363,6 +363,13 @@ static void moves_big_tensors_over_the_tree(void)
     (void)unsetenv("NCCL_ALGO");
 }
 
+static void moves_big_tensors_in_ll(void)
+{
+    (void)setenv("NCCL_PROTO", "LL", 1);
+    CHECK_EQ(run_all(big_ones, 2, 3), 0);
+    (void)unsetenv("NCCL_PROTO");
+}
+
 static void sends_and_receives(void)
 {
     CHECK_EQ(run_all(point_to_point, 1, 4), 0);
@@ -375,6 +382,7 @@ int main(void)
     CHECK_RUN(reduces_every_type_and_op);
     CHECK_RUN(moves_big_tensors);
     CHECK_RUN(moves_big_tensors_over_the_tree);
+    CHECK_RUN(moves_big_tensors_in_ll);
     CHECK_RUN(sends_and_receives);
     return check_end();
 }

@@ -160,11 +160,21 @@ static void over_trees_of_2_to_17_ranks(void)
     (void)unsetenv("NCCL_ALGO");
 }
 
+static void in_the_ll_protocol(void)
+{
+    is_tree = false;
+    (void)setenv("NCCL_PROTO", "LL", 1);
+    for (int n = 2; n <= 17; n++)
+        CHECK_EQ(ranks_run(n, every_type_and_op), 0);
+    (void)unsetenv("NCCL_PROTO");
+}
+
 int main(void)
 {
     check_begin();
     (void)alarm(600); /* 16 sizes with all their processes, on a busy machine */
     CHECK_RUN(over_2_to_17_ranks);
     CHECK_RUN(over_trees_of_2_to_17_ranks);
+    CHECK_RUN(in_the_ll_protocol);
     return check_end();
 }

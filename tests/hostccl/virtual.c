@@ -256,6 +256,15 @@ static void over_the_tree(void)
     (void)unsetenv("NCCL_ALGO");
 }
 
+static void in_the_ll_protocol(void)
+{
+    (void)setenv("NCCL_PROTO", "LL", 1);
+    run_world(2, "1");
+    run_world(13, "6");
+    run_world(12, "0,5,6,11");
+    (void)unsetenv("NCCL_PROTO");
+}
+
 int main(void)
 {
     check_begin();
@@ -264,6 +273,7 @@ int main(void)
     CHECK_RUN(a_node_of_many);
     CHECK_RUN(scattered_ones);
     CHECK_RUN(over_the_tree);
+    CHECK_RUN(in_the_ll_protocol);
     CHECK_RUN(ends_when_the_job_is_stopped);
     return check_end();
 }
