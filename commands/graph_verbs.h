@@ -13,5 +13,6 @@ int crystal_graph_memory_verb(int argc, char **argv);
 int crystal_graph_diff_verb(int argc, char **argv);
 int crystal_graph_expand_verb(int argc, char **argv);
 int crystal_graph_export_verb(int argc, char **argv);
+int crystal_graph_import_verb(int argc, char **argv);
 
 #endif

@@ -1,0 +1,76 @@
+/* scrystal graph import: traces of the PyTorch profiler as a graph. */
+#include "config.h"
+
+#include "commands/commands.h"
+#include "commands/graph_verbs.h"
+
+#include "runtime/conf.h"
+#include "runtime/import.h"
+#include "runtime/log.h"
+
+#include <getopt.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+static const struct option long_options[] = {
+    {"ranks-per-node", required_argument, NULL, 'r'},
+    {"bandwidth", required_argument, NULL, 'b'},
+    {"latency", required_argument, NULL, 'l'},
+    {"node-bandwidth", required_argument, NULL, 'B'},
+    {"node-latency", required_argument, NULL, 'L'},
+    {"help", no_argument, NULL, 'h'},
+    {NULL, 0, NULL, 0},
+};
+
+static void help(FILE *out)
+{
+    fprintf(
+        out,
+        "usage: scrystal graph import [OPTION...] GRAPH TRACE.json...\n\n"
+        "Makes a graph of PyTorch profiler traces, one for each rank, of one step.\n\n"
+        "  --ranks-per-node=N (8), --bandwidth (50GB/s), --latency (5us) between\n"
+        "  nodes, --node-bandwidth (300GB/s), --node-latency (2us) inside: the\n"
+        "  network for scrystal predict\n");
+}
+
+int crystal_graph_import_verb(int argc, char **argv)
+{
+    struct crystal_graph_network n = {8, 50000000000, 5000, 300000000000, 2000};
+    struct crystal_error err = {0};
+    int option, bad = 0;
+
+    optind = 1;
+    while ((option = getopt_long(argc, argv, "+", long_options, NULL)) >= 0) {
+        switch (option) {
+        case 'r':
+            n.ranks_per_node = (uint32_t)strtoul(optarg, NULL, 10);
+            bad |= !n.ranks_per_node || n.ranks_per_node > 65536;
+            break;
+        case 'b':
+            bad |= crystal_bandwidth_parse(optarg, &n.bytes_per_s) != 0;
+            break;
+        case 'l':
+            bad |= crystal_duration_parse(optarg, &n.latency_ns) != 0;
+            break;
+        case 'B':
+            bad |= crystal_bandwidth_parse(optarg, &n.node_bytes_per_s) != 0;
+            break;
+        case 'L':
+            bad |= crystal_duration_parse(optarg, &n.node_latency_ns) != 0;
+            break;
+        default:
+            help(option == 'h' ? stdout : stderr);
+            return option == 'h' ? 0 : CRYSTAL_EXIT_USAGE;
+        }
+    }
+    if (bad || argc - optind < 2) {
+        help(stderr);
+        return CRYSTAL_EXIT_USAGE;
+    }
+    if (crystal_import_kineto((const char *const *)argv + optind + 1,
+                              (uint32_t)(argc - optind - 1), &n, argv[optind], &err)) {
+        crystal_log(CRYSTAL_LOG_ERROR, "graph", "%s", crystal_error_text(&err));
+        return CRYSTAL_EXIT_STAGE;
+    }
+    return 0;
+}
