@@ -94,6 +94,11 @@ static ncclResult_t check(const struct hostccl_task *task, int peer, const char 
     if (!hostccl_comm_is_valid(comm))
         return hostccl_fail(ncclInvalidArgument, "hostccl: nccl%s: no communicator",
                             name);
+    if (atomic_load(&comm->async_result) == ncclInProgress)
+        return hostccl_fail(ncclInvalidUsage,
+                            "hostccl: nccl%s: the communicator is not ready; ask "
+                            "ncclCommGetAsyncError until it is",
+                            name);
     if (!bytes)
         return hostccl_fail(ncclInvalidArgument, "hostccl: nccl%s: datatype %u", name,
                             task->dtype);

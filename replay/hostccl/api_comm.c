@@ -68,6 +68,17 @@ ncclResult_t hostccl_api_GetUniqueId(ncclUniqueId *id)
     return hostccl_bootstrap_id(id, &err) ? hostccl_fail_error(&err) : ncclSuccess;
 }
 
+/* Says no while comm is being made. */
+static ncclResult_t need_ready(const struct ncclComm *comm, const char *name)
+{
+    return atomic_load(&comm->async_result) == ncclInProgress
+               ? hostccl_fail(ncclInvalidUsage,
+                              "hostccl: %s: the communicator is not ready; ask "
+                              "ncclCommGetAsyncError until it is",
+                              name)
+               : ncclSuccess;
+}
+
 static ncclResult_t check_init(ncclComm_t *comm, int nranks, int rank,
                                const ncclConfig_t *config)
 {
@@ -160,6 +171,7 @@ ncclResult_t hostccl_api_CommFinalize(ncclComm_t comm)
         return ncclSuccess; /* it is the other process's */
     if (!hostccl_comm_is_valid(comm))
         return bad_comm("ncclCommFinalize");
+    hostccl_comm_join(comm);
     hostccl_engine_flush(comm);
     return (ncclResult_t)atomic_load(&comm->async_result);
 }
@@ -172,6 +184,7 @@ ncclResult_t hostccl_api_CommDestroy(ncclComm_t comm)
         return ncclSuccess; /* it is the other process's */
     if (!hostccl_comm_is_valid(comm))
         return bad_comm("ncclCommDestroy");
+    hostccl_comm_join(comm);
     hostccl_engine_close(comm, false);
     if (!atomic_load(&comm->async_result))
         hostccl_connect_settle(comm);
@@ -188,6 +201,7 @@ ncclResult_t hostccl_api_CommAbort(ncclComm_t comm)
     if (!hostccl_comm_is_valid(comm))
         return bad_comm("ncclCommAbort");
     atomic_store(&comm->abort, true);
+    hostccl_comm_join(comm);
     hostccl_engine_close(comm, true);
     hostccl_comm_destroy(comm);
     return ncclSuccess;
@@ -207,6 +221,8 @@ ncclResult_t hostccl_api_CommSplit(ncclComm_t comm, int color, int key,
 
     if (!hostccl_comm_is_valid(comm))
         return bad_comm("ncclCommSplit");
+    if (need_ready(comm, "ncclCommSplit"))
+        return ncclInvalidUsage;
     if (!child || color < NCCL_SPLIT_NOCOLOR)
         return hostccl_fail(ncclInvalidArgument, "hostccl: ncclCommSplit: color %d",
                             color);
@@ -269,6 +285,8 @@ ncclResult_t hostccl_api_CommShrink(ncclComm_t comm, int *exclude, int exclude_c
 
     if (!hostccl_comm_is_valid(comm))
         return bad_comm("ncclCommShrink");
+    if (need_ready(comm, "ncclCommShrink"))
+        return ncclInvalidUsage;
     if (!child || !exclude || exclude_count < 1 || flags & ~SHRINK_ABORT)
         return hostccl_fail(ncclInvalidArgument,
                             "hostccl: ncclCommShrink: %d ranks to exclude, flags %d",
@@ -314,6 +332,8 @@ ncclResult_t hostccl_api_CommCount(const ncclComm_t comm, int *count)
 {
     if (!hostccl_comm_is_valid(comm) || !count)
         return bad_comm("ncclCommCount");
+    if (need_ready(comm, "ncclCommCount"))
+        return ncclInvalidUsage;
     *count = (int)comm->nranks;
     return ncclSuccess;
 }
@@ -330,6 +350,8 @@ ncclResult_t hostccl_api_CommUserRank(const ncclComm_t comm, int *rank)
 {
     if (!hostccl_comm_is_valid(comm) || !rank)
         return bad_comm("ncclCommUserRank");
+    if (need_ready(comm, "ncclCommUserRank"))
+        return ncclInvalidUsage;
     *rank = (int)comm->crank;
     return ncclSuccess;
 }

@@ -41,9 +41,10 @@ bool hostccl_comm_is_valid(const struct ncclComm *comm)
 ncclResult_t hostccl_comm_fail(ncclComm_t comm, const struct crystal_error *err)
 {
     ncclResult_t result = hostccl_fail_error(err);
-    int none = ncclSuccess;
+    int none = ncclSuccess, making = ncclInProgress;
 
-    (void)atomic_compare_exchange_strong(&comm->async_result, &none, (int)result);
+    if (!atomic_compare_exchange_strong(&comm->async_result, &none, (int)result))
+        (void)atomic_compare_exchange_strong(&comm->async_result, &making, (int)result);
     return result;
 }
 
@@ -238,35 +239,57 @@ static int open_net(ncclComm_t comm, const ncclConfig_t *config,
     return 0;
 }
 
-static ncclComm_t allocate(uint32_t nranks, uint32_t crank, uint64_t id,
-                           struct crystal_error *err)
+static ncclComm_t make_shell(ncclResult_t state, struct crystal_error *err)
 {
     const char *local = getenv("LOCAL_RANK");
     ncclComm_t comm = calloc(1, sizeof *comm);
 
-    if (comm)
-        comm->peers = calloc(nranks, sizeof *comm->peers);
     if (comm && hostccl_ring_is_ll()) {
         comm->proto = CRYSTAL_PROTO_LL;
         comm->room = malloc(2 * (size_t)crystal_form_step_bytes(CRYSTAL_PROTO_LL));
     }
-    if (!comm || !comm->peers || (comm->proto && !comm->room)) {
-        if (comm) {
-            free(comm->peers);
-            free(comm->room);
-        }
+    if (!comm || (comm->proto && !comm->room)) {
         free(comm);
         (void)crystal_error_set(err, ENOMEM, "out of memory");
         return NULL;
     }
     comm->magic = HOSTCCL_COMM_MAGIC;
+    comm->device = local ? atoi(local) & 0xffff : 0;
+    comm->last_launch = &comm->launches;
+    atomic_store(&comm->async_result, (int)state);
+    (void)pthread_mutex_init(&comm->lock, NULL); /* cannot fail with defaults */
+    list_add(comm);
+    return comm;
+}
+
+ncclComm_t hostccl_comm_shell(struct crystal_error *err)
+{
+    return make_shell(ncclInProgress, err);
+}
+
+void hostccl_comm_join(ncclComm_t comm)
+{
+    if (comm->has_maker)
+        (void)pthread_join(comm->maker, NULL);
+    comm->has_maker = false;
+}
+
+/* Gives the shell, or a new communicator, its size and name. */
+static ncclComm_t allocate(ncclComm_t shell, uint32_t nranks, uint32_t crank,
+                           uint64_t id, struct crystal_error *err)
+{
+    struct hostccl_pair *peers = calloc(nranks, sizeof *peers);
+    ncclComm_t comm = shell ? shell : peers ? make_shell(ncclSuccess, err) : NULL;
+
+    if (!comm || !peers) {
+        free(peers);
+        (void)crystal_error_set(err, ENOMEM, "out of memory");
+        return NULL;
+    }
+    comm->peers = peers;
     comm->nranks = nranks;
     comm->crank = crank;
     comm->id = id;
-    comm->device = local ? atoi(local) & 0xffff : 0;
-    comm->last_launch = &comm->launches;
-    (void)pthread_mutex_init(&comm->lock, NULL); /* cannot fail with defaults */
-    list_add(comm);
     return comm;
 }
 
@@ -293,11 +316,16 @@ static int finish(ncclComm_t comm, const ncclConfig_t *config,
     return result;
 }
 
-static ncclResult_t give(ncclComm_t comm, int result, struct crystal_error *err,
-                         ncclComm_t *ret_comm)
+/* Ends the making of comm, or of the shell that it is to be. */
+static ncclResult_t give(ncclComm_t shell, ncclComm_t comm, int result,
+                         struct crystal_error *err, ncclComm_t *ret_comm)
 {
+    int making = ncclInProgress;
+
     if (result) {
         (void)hostccl_board_is_aborted(err); /* then that is why */
+        if (shell)
+            return hostccl_comm_fail(shell, err);
         ncclResult_t code = hostccl_fail_error(err);
 
         hostccl_comm_destroy(comm);
@@ -305,21 +333,24 @@ static ncclResult_t give(ncclComm_t comm, int result, struct crystal_error *err,
     }
     crystal_log(CRYSTAL_LOG_DEBUG, "hostccl", "communicator %016llx: rank %u of %u",
                 (unsigned long long)comm->id, comm->crank, comm->nranks);
-    *ret_comm = comm;
+    if (shell)
+        (void)atomic_compare_exchange_strong(&shell->async_result, &making,
+                                             ncclSuccess); /* else it has failed */
+    else
+        *ret_comm = comm;
     return ncclSuccess;
 }
 
-ncclResult_t hostccl_comm_create(ncclComm_t *ret_comm, uint32_t nranks, uint32_t crank,
+ncclResult_t hostccl_comm_create(ncclComm_t shell, ncclComm_t *ret_comm,
+                                 uint32_t nranks, uint32_t crank,
                                  const ncclUniqueId *ids, uint32_t id_count,
                                  const ncclConfig_t *config)
 {
     struct crystal_error err = {0};
     ncclComm_t comm =
-        allocate(nranks, crank, crystal_nccl_hash(&ids[0], sizeof ids[0]), &err);
+        allocate(shell, nranks, crank, crystal_nccl_hash(&ids[0], sizeof ids[0]), &err);
     int result = comm ? hostccl_engine_start(&err) : -ENOMEM;
 
-    if (!comm)
-        return hostccl_fail_error(&err);
     if (!result && nranks > 1)
         result = hostccl_board_watch(fail_all, &err);
     if (!result && nranks > 1)
@@ -333,7 +364,7 @@ ncclResult_t hostccl_comm_create(ncclComm_t *ret_comm, uint32_t nranks, uint32_t
         result = finish(comm, config, &err);
     if (result)
         crystal_error_prefix(&err, "hostccl: rank %u of %u", crank, nranks);
-    return give(comm, result, &err, ret_comm);
+    return give(shell, comm, result, &err, ret_comm);
 }
 
 /* The members of the new communicator in order of key, then of rank. */
@@ -358,9 +389,9 @@ static uint32_t pick_members(const int32_t *keys_and_colors, uint32_t n, int col
 
 /* The communicator `id` of these members of parent, this rank among them. *ret_comm is
  * set as soon as there is something to destroy. */
-static int make_child(ncclComm_t parent, uint64_t id, const uint32_t *cranks,
-                      uint32_t count, ncclComm_t *ret_comm, const ncclConfig_t *config,
-                      struct crystal_error *err)
+static int make_child(ncclComm_t shell, ncclComm_t parent, uint64_t id,
+                      const uint32_t *cranks, uint32_t count, ncclComm_t *ret_comm,
+                      const ncclConfig_t *config, struct crystal_error *err)
 {
     uint32_t crank = 0;
     ncclComm_t comm;
@@ -368,7 +399,7 @@ static int make_child(ncclComm_t parent, uint64_t id, const uint32_t *cranks,
 
     while (cranks[crank] != parent->crank)
         crank++;
-    comm = allocate(count, crank, id, err);
+    comm = allocate(shell, count, crank, id, err);
     if (!comm)
         return -ENOMEM;
     *ret_comm = comm;
@@ -384,9 +415,9 @@ static int make_child(ncclComm_t parent, uint64_t id, const uint32_t *cranks,
     return count > 1 ? finish(comm, config, err) : 0;
 }
 
-static int make_split(ncclComm_t parent, int color, int key, uint32_t *cranks,
-                      ncclComm_t *ret_comm, const ncclConfig_t *config,
-                      struct crystal_error *err)
+static int make_split(ncclComm_t shell, ncclComm_t parent, int color, int key,
+                      uint32_t *cranks, ncclComm_t *ret_comm,
+                      const ncclConfig_t *config, struct crystal_error *err)
 {
     uint32_t n = parent->nranks, count;
     int32_t *all = calloc(n, 2 * sizeof *all);
@@ -401,12 +432,12 @@ static int make_split(ncclComm_t parent, int color, int key, uint32_t *cranks,
     free(all);
     if (result || color < 0)
         return result;
-    return make_child(parent,
+    return make_child(shell, parent,
                       crystal_nccl_hash_split(parent->id, parent->split_count, color),
                       cranks, count, ret_comm, config, err);
 }
 
-ncclResult_t hostccl_comm_split(ncclComm_t parent, int color, int key,
+ncclResult_t hostccl_comm_split(ncclComm_t shell, ncclComm_t parent, int color, int key,
                                 ncclComm_t *ret_comm, const ncclConfig_t *config)
 {
     struct crystal_error err = {0};
@@ -417,7 +448,7 @@ ncclResult_t hostccl_comm_split(ncclComm_t parent, int color, int key,
     if (!cranks)
         return hostccl_fail(ncclSystemError, "out of memory");
     parent->split_count++;
-    result = make_split(parent, color, key, cranks, &comm, config, &err);
+    result = make_split(shell, parent, color, key, cranks, &comm, config, &err);
     free(cranks);
     if (result)
         crystal_error_prefix(&err, "hostccl: split of a communicator");
@@ -425,11 +456,12 @@ ncclResult_t hostccl_comm_split(ncclComm_t parent, int color, int key,
         *ret_comm = NULL;
         return ncclSuccess;
     }
-    return give(comm, result, &err, ret_comm);
+    return give(shell, comm, result, &err, ret_comm);
 }
 
-ncclResult_t hostccl_comm_shrink(ncclComm_t parent, const bool *is_excluded,
-                                 ncclComm_t *ret_comm, const ncclConfig_t *config)
+ncclResult_t hostccl_comm_shrink(ncclComm_t shell, ncclComm_t parent,
+                                 const bool *is_excluded, ncclComm_t *ret_comm,
+                                 const ncclConfig_t *config)
 {
     struct crystal_error err = {0};
     uint32_t *cranks = calloc(parent->nranks, sizeof *cranks), count = 0;
@@ -442,12 +474,12 @@ ncclResult_t hostccl_comm_shrink(ncclComm_t parent, const bool *is_excluded,
         if (!is_excluded[i])
             cranks[count++] = i;
     /* NCCL names it like split number 0 with colour 0 */
-    result = make_child(parent, crystal_nccl_hash_split(parent->id, 0, 0), cranks,
-                        count, &comm, config, &err);
+    result = make_child(shell, parent, crystal_nccl_hash_split(parent->id, 0, 0),
+                        cranks, count, &comm, config, &err);
     free(cranks);
     if (result)
         crystal_error_prefix(&err, "hostccl: shrinking a communicator");
-    return give(comm, result, &err, ret_comm);
+    return give(shell, comm, result, &err, ret_comm);
 }
 
 void hostccl_comm_destroy(ncclComm_t comm)

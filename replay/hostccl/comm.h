@@ -37,8 +37,12 @@ struct ncclComm {
     int net_device;
     struct hostccl_bootstrap *bootstrap;
     struct hostccl_profile profile;
-    atomic_bool abort;       /* ends every wait of the bootstrap */
-    atomic_int async_result; /* ncclResult_t; the first failure stays */
+    atomic_bool abort; /* ends every wait of the bootstrap */
+    /* ncclResult_t; ncclInProgress while a non-blocking one is made; the first failure
+     * stays */
+    atomic_int async_result;
+    pthread_t maker; /* that makes it */
+    bool has_maker;
     uint32_t split_count;
     struct ncclComm *prev_all, *next_all; /* of all of this process; comm.c's lock */
 
@@ -70,18 +74,28 @@ struct ncclComm {
     bool is_aborting;        /* under the engine's lock */
 };
 
+/* A communicator in the state ncclInProgress: the shell of one that another thread
+ * makes. NULL on failure. */
+ncclComm_t hostccl_comm_shell(struct crystal_error *err);
+/* Waits for that thread, where there is one. */
+void hostccl_comm_join(ncclComm_t comm);
+
 /* Creates a communicator of nranks (1 and more), blocking until all are there. config
- * may be NULL. On failure *ret_comm stays as it is. */
-ncclResult_t hostccl_comm_create(ncclComm_t *ret_comm, uint32_t nranks, uint32_t crank,
+ * may be NULL. On failure *ret_comm stays as it is. With a shell that becomes the
+ * communicator, or has failed in the end, and ret_comm is not used; so for the others.
+ */
+ncclResult_t hostccl_comm_create(ncclComm_t shell, ncclComm_t *ret_comm,
+                                 uint32_t nranks, uint32_t crank,
                                  const ncclUniqueId *ids, uint32_t id_count,
                                  const ncclConfig_t *config);
 /* The same from parent; a colour below 0 gives NULL. */
-ncclResult_t hostccl_comm_split(ncclComm_t parent, int color, int key,
+ncclResult_t hostccl_comm_split(ncclComm_t shell, ncclComm_t parent, int color, int key,
                                 ncclComm_t *ret_comm, const ncclConfig_t *config);
 /* The same of those that are not excluded ([nranks]), this rank among them. The
  * excluded ones take no part and may be gone. */
-ncclResult_t hostccl_comm_shrink(ncclComm_t parent, const bool *is_excluded,
-                                 ncclComm_t *ret_comm, const ncclConfig_t *config);
+ncclResult_t hostccl_comm_shrink(ncclComm_t shell, ncclComm_t parent,
+                                 const bool *is_excluded, ncclComm_t *ret_comm,
+                                 const ncclConfig_t *config);
 /* Frees; the progress thread has let go. */
 void hostccl_comm_destroy(ncclComm_t comm);
 bool hostccl_comm_is_valid(const struct ncclComm *comm);

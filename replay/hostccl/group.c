@@ -8,7 +8,9 @@
 #include "replay/hostccl/engine.h"
 #include "replay/hostccl/result.h"
 
+#include <errno.h>
 #include <pthread.h>
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -241,15 +243,86 @@ static void *run_job(void *context)
     struct hostccl_job *job = context;
 
     if (job->is_excluded)
-        job->result = hostccl_comm_shrink(job->parent, job->is_excluded, job->ret_comm,
-                                          job->config);
+        job->result = hostccl_comm_shrink(job->shell, job->parent, job->is_excluded,
+                                          job->ret_comm, job->config);
     else if (job->parent)
-        job->result = hostccl_comm_split(job->parent, job->color, job->key,
+        job->result = hostccl_comm_split(job->shell, job->parent, job->color, job->key,
                                          job->ret_comm, job->config);
     else
-        job->result = hostccl_comm_create(job->ret_comm, job->nranks, job->crank,
-                                          job->ids, job->id_count, job->config);
+        job->result =
+            hostccl_comm_create(job->shell, job->ret_comm, job->nranks, job->crank,
+                                job->ids, job->id_count, job->config);
     return NULL;
+}
+
+static void job_free(struct hostccl_job *job)
+{
+    free(job->ids);
+    free(job->is_excluded);
+    free(job);
+}
+
+/* The thread of a non-blocking communicator; owns its job. */
+static void *make_shell(void *job)
+{
+    (void)run_job(job); /* the communicator keeps its result */
+    job_free(job);
+    return NULL;
+}
+
+/* A rank that gets no communicator only takes part in the exchange: that blocks. */
+static bool is_blocking(const struct hostccl_job *job)
+{
+    const ncclConfig_t *config = job->config;
+
+    return !config || config->size <= offsetof(ncclConfig_t, blocking) ||
+           config->blocking != 0 ||
+           (job->parent && !job->is_excluded && job->color < 0);
+}
+
+static ncclResult_t begin_shell(struct hostccl_job *job)
+{
+    struct crystal_error err = {0};
+    size_t bytes = job->config->size < sizeof job->own_config ? job->config->size
+                                                              : sizeof job->own_config;
+    ncclComm_t shell = hostccl_comm_shell(&err);
+
+    if (!shell) {
+        job_free(job);
+        return hostccl_fail_error(&err);
+    }
+    memcpy(&job->own_config, job->config, bytes);
+    job->config = &job->own_config;
+    job->shell = shell;
+    *job->ret_comm = shell;
+    shell->has_maker = true;
+    if (pthread_create(&shell->maker, NULL, make_shell, job) == 0)
+        return ncclInProgress;
+    shell->has_maker = false;
+    job_free(job);
+    (void)crystal_error_set(&err, EAGAIN, "hostccl: no thread to be had");
+    return hostccl_comm_fail(shell, &err);
+}
+
+/* Starts those that do not block and takes them from the list. */
+static ncclResult_t begin_shells(struct hostccl_job **jobs)
+{
+    ncclResult_t result = ncclSuccess;
+    struct hostccl_job *job;
+
+    while ((job = *jobs)) {
+        ncclResult_t one;
+
+        if (is_blocking(job)) {
+            jobs = &job->next;
+            continue;
+        }
+        *jobs = job->next;
+        one = begin_shell(job);
+        if (one != ncclInProgress || !result)
+            result = one;
+    }
+    return result;
 }
 
 /* Several communicators of one group need each other: a thread each. */
@@ -287,9 +360,7 @@ static void jobs_free(struct hostccl_job *job)
     while (job) {
         struct hostccl_job *next = job->next;
 
-        free(job->ids);
-        free(job->is_excluded);
-        free(job);
+        job_free(job);
         job = next;
     }
 }
@@ -299,6 +370,7 @@ ncclResult_t hostccl_group_end(ncclResult_t result)
     struct hostccl_task *tasks = group.tasks;
     struct hostccl_job *jobs = group.jobs;
     void *event = group.event;
+    ncclResult_t begun = ncclSuccess;
 
     if (result && !group.result)
         group.result = result;
@@ -308,6 +380,10 @@ ncclResult_t hostccl_group_end(ncclResult_t result)
     group.tasks = NULL;
     group.jobs = NULL;
     group.event = NULL;
+    if (!result)
+        begun = begin_shells(&jobs);
+    if (begun && begun != ncclInProgress)
+        result = begun;
     if (!result && jobs)
         result = run_jobs(jobs);
     if (!result && tasks)
@@ -316,5 +392,5 @@ ncclResult_t hostccl_group_end(ncclResult_t result)
     jobs_free(jobs);
     if (event)
         hostccl_profile_stop(group.event_profile, event);
-    return result;
+    return result ? result : begun;
 }

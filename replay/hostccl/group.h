@@ -27,6 +27,8 @@ struct hostccl_job {
     uint32_t nranks, crank, id_count;
     ncclUniqueId *ids; /* owned, freed with the job */
     ncclConfig_t *config;
+    ncclConfig_t own_config; /* its copy where the maker outlives the call */
+    ncclComm_t shell;        /* of a non-blocking communicator, else NULL */
     ncclResult_t result;
 };
 /* Takes the job over. */

@@ -174,9 +174,13 @@ static bool do_down(struct hostccl_task *task)
 int hostccl_tree_progress(struct hostccl_task *task, bool *ret_done)
 {
     int moved = 0;
+    bool is_up = true, is_down = true;
 
-    while (do_up(task) | do_down(task)) /* both: one may not starve the other */
-        moved = 1;
+    while (is_up || is_down) {
+        is_up = do_up(task);
+        is_down = do_down(task);
+        moved |= is_up || is_down;
+    }
     *ret_done = task->tree.down == task->tree.total;
     return moved;
 }

@@ -179,6 +179,51 @@ static void lets_the_program_fork(void)
     CHECK_EQ(ranks_run(2, fork_with_work), 0);
 }
 
+static ncclResult_t wait_ready(ncclComm_t comm)
+{
+    ncclResult_t state = ncclInProgress;
+
+    while (state == ncclInProgress) {
+        RANK_CHECK(ncclCommGetAsyncError(comm, &state) == ncclSuccess);
+        usleep(1000);
+    }
+    return state;
+}
+
+static void without_blocking(int rank, int n)
+{
+    ncclConfig_t config;
+    ncclUniqueId id = ranks_id(0, rank == 0), alone = {0};
+    ncclComm_t comm = NULL, child = NULL, never = NULL;
+    int value = 1;
+
+    config = (ncclConfig_t){.size = sizeof config,
+                            .magic = NCCL_CONFIG_MAGIC,
+                            .version = NCCL_VERSION_CODE};
+    RANK_CHECK(ncclCommInitRankConfig(&comm, n, id, rank, &config) == ncclInProgress);
+    if (rank == 0) { /* the others wait for this */
+        RANK_CHECK(ncclAllReduce(&value, &value, 1, ncclInt32, ncclSum, comm, NULL) ==
+                       ncclInvalidUsage ||
+                   wait_ready(comm) == ncclSuccess);
+    }
+    RANK_CHECK(wait_ready(comm) == ncclSuccess);
+    RANK_CHECK(sum_of_ranks(comm, 1, NULL) == n);
+    RANK_CHECK(ncclCommSplit(comm, rank % 2, 0, &child, &config) == ncclInProgress);
+    RANK_CHECK(child && wait_ready(child) == ncclSuccess);
+    RANK_CHECK(sum_of_ranks(child, 1, NULL) == 2);
+    RANK_CHECK(ncclCommDestroy(child) == ncclSuccess);
+    RANK_CHECK(ncclCommDestroy(comm) == ncclSuccess);
+    /* nobody else comes: abort ends it */
+    RANK_CHECK(ncclGetUniqueId(&alone) == ncclSuccess);
+    RANK_CHECK(ncclCommInitRankConfig(&never, 2, alone, 0, &config) == ncclInProgress);
+    RANK_CHECK(ncclCommAbort(never) == ncclSuccess);
+}
+
+static void makes_communicators_without_blocking(void)
+{
+    CHECK_EQ(ranks_run(4, without_blocking), 0);
+}
+
 static void in_one_process(int rank, int n)
 {
     ncclComm_t comms[4];
@@ -632,6 +677,7 @@ int main(void)
     CHECK_RUN(splits);
     CHECK_RUN(shrinks);
     CHECK_RUN(lets_the_program_fork);
+    CHECK_RUN(makes_communicators_without_blocking);
     CHECK_RUN(has_several_ranks_in_a_process);
     CHECK_RUN(posts_receives_early);
     CHECK_RUN(connects_half_way_round);
