@@ -16,6 +16,8 @@
  *                     name<TAB>nranks<TAB>members, a rank list "0-7,16" in crank order
  *                     (a list that is not ascending names each rank)
  *
+ *   diagnosis.txt     capture that failed by what its ranks did: what each does
+ *
  *   job.graph         graph
  *
  *   plan/R.trace      plan: slices, recorded with real durations
