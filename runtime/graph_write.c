@@ -23,11 +23,14 @@ struct crystal_graph_writer {
     int code;              /* first failure: sticks */
 };
 
-/* count rows at the end of the table, zeroed; NULL where there is no memory. */
+/* count rows at the end of the table, zeroed; NULL where there is no memory, or count
+ * is 0. */
 static void *rows(struct crystal_graph_writer *w, struct table *t, size_t count)
 {
     void *at;
 
+    if (!count)
+        return NULL;
     if (t->count + count > t->capacity) {
         size_t capacity = 2 * (t->count + count) + 16;
         char *more = realloc(t->rows, capacity * t->row_bytes);

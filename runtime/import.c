@@ -429,6 +429,8 @@ static void order(struct rank *r)
 {
     size_t kept = 0;
 
+    if (!r->count)
+        return;
     qsort(r->events, r->count, sizeof *r->events, by_correlation);
     for (size_t i = 0; i < r->count; i++) { /* launches stand behind their work */
         const struct event *launch = &r->events[i];

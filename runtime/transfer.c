@@ -103,6 +103,13 @@ static void plan_of(const struct crystal_transfer_wire *wire,
     cost_of(wire, &ring, sender, plan->loops - 1, steps, channels, &plan->last);
 }
 
+/* What position k counts, measured from rank 0's place. Times of a broken graph may be
+ * as great as they like: they wrap around. */
+static int64_t level(const uint64_t *arrive, int64_t count, int64_t k, int64_t slope)
+{
+    return (int64_t)(arrive[k < 0 ? k + count : k] - (uint64_t)k * (uint64_t)slope);
+}
+
 /* ends[i] = the greatest of ends[i] and, over d = low .. high, arrive[i - d mod n] +
  * (d + turns * n) * slope + constant. A window that slides over the ring; queue holds
  * the positions that may still become the greatest. */
@@ -118,7 +125,7 @@ static void window(const uint64_t *arrive, uint32_t n, int64_t low, int64_t high
     /* position k stands for rank k mod n; its value counts from rank 0's place */
     for (int64_t k = -high; k < count - low; k++) {
         int64_t i = k + low; /* the rank for which k is the newest */
-        int64_t value = (int64_t)arrive[k < 0 ? k + count : k] - k * slope;
+        int64_t value = level(arrive, count, k, slope);
         uint32_t at;
 
         if (size && (int64_t)queue[head] < i - high) {
@@ -130,16 +137,16 @@ static void window(const uint64_t *arrive, uint32_t n, int64_t low, int64_t high
 
             at = head + size - 1;
             other = (int64_t)queue[at < n ? at : at - n];
-            if ((int64_t)arrive[other < 0 ? other + count : other] - other * slope >
-                value)
+            if (level(arrive, count, other, slope) > value)
                 break;
         }
         at = head + size++;
         queue[at < n ? at : at - n] = (uint64_t)k;
         if (i >= 0) {
             int64_t best = (int64_t)queue[head];
-            int64_t end = (int64_t)arrive[best < 0 ? best + count : best] +
-                          (i - best + turns * count) * slope + constant;
+            int64_t end = (int64_t)((uint64_t)level(arrive, count, best, slope) +
+                                    (uint64_t)(i + turns * count) * (uint64_t)slope +
+                                    (uint64_t)constant);
 
             if (end > 0 && (uint64_t)end > ends[i])
                 ends[i] = (uint64_t)end;
@@ -151,9 +158,9 @@ static void window(const uint64_t *arrive, uint32_t n, int64_t low, int64_t high
 static void ring_loop(const struct crystal_transfer_cost *cost, uint32_t n,
                       const uint64_t *ready, uint64_t *ends, uint64_t *queue)
 {
-    int64_t slope = (int64_t)cost->hop_ns - (int64_t)cost->chunk_ns;
+    int64_t slope = (int64_t)(cost->hop_ns - cost->chunk_ns);
     int64_t steps = (int64_t)cost->steps, count = (int64_t)n;
-    int64_t constant = steps * (int64_t)cost->chunk_ns + (int64_t)cost->last_ns;
+    int64_t constant = (int64_t)(cost->steps * cost->chunk_ns + cost->last_ns);
 
     if (slope > 0) {
         int64_t turns = steps / count, rest = steps % count;
