@@ -21,35 +21,19 @@
 
 #include "runtime/nccl_abi.h"
 
+#include "tests/gpu/stock.h"
 #include "tests/gpu/values.h"
 
-#include <dlfcn.h>
 #include <signal.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 #define TO_DEVICE 1
 #define TO_HOST   2
 #define LIMIT_S   6
-
-static struct {
-    int (*malloc)(void **, size_t);
-    int (*memcpy)(void *, const void *, size_t, int);
-    int (*memset)(void *, int, size_t);
-    int (*stream_create)(void **, unsigned);
-    int (*stream_synchronize)(void *);
-    int (*synchronize)(void);
-} cuda;
-
-static struct {
-#define NCCL_API(type, name, proto, args) type(*name) proto;
-#include "runtime/nccl_api.def"
-#undef NCCL_API
-} nccl;
 
 static ncclComm_t comm;
 static void *stream;
@@ -59,53 +43,11 @@ static unsigned char *host, *want;
 static size_t room; /* of each of the four */
 static char doing[128] = "start";
 
-static void *open_any(const char *env, const char *const *names)
-{
-    const char *path = getenv(env);
-    void *handle = path ? dlopen(path, RTLD_NOW | RTLD_GLOBAL) : NULL;
-
-    for (; !handle && *names; names++)
-        handle = dlopen(*names, RTLD_NOW | RTLD_GLOBAL);
-    if (!handle) {
-        printf("Bail out! %s\n", dlerror());
-        exit(1);
-    }
-    return handle;
-}
-
-static void find(void *handle, const char *name, void *function)
-{
-    void *found = dlsym(handle, name);
-
-    if (!found) {
-        printf("Bail out! no %s\n", name);
-        exit(1);
-    }
-    memcpy(function, &found, sizeof found);
-}
-
-static void open_libraries(void)
-{
-    static const char *const cudart[] = {"libcudart.so.13", "libcudart.so.12", NULL};
-    static const char *const libnccl[] = {"libnccl.so.2", NULL};
-    void *c = open_any("CUDART", cudart), *l = open_any("NCCL", libnccl);
-
-    find(c, "cudaMalloc", &cuda.malloc);
-    find(c, "cudaMemcpy", &cuda.memcpy);
-    find(c, "cudaMemset", &cuda.memset);
-    find(c, "cudaStreamCreateWithFlags", &cuda.stream_create);
-    find(c, "cudaStreamSynchronize", &cuda.stream_synchronize);
-    find(c, "cudaDeviceSynchronize", &cuda.synchronize);
-#define NCCL_API(type, name, proto, args) find(l, "nccl" #name, &nccl.name);
-#include "runtime/nccl_api.def"
-#undef NCCL_API
-}
-
 static void must(int result, const char *what)
 {
     if (result) {
         printf("Bail out! %s in %s: %d, %s\n", what, doing, result,
-               nccl.GetLastError ? nccl.GetLastError(comm) : "");
+               stock_nccl.GetLastError ? stock_nccl.GetLastError(comm) : "");
         fflush(stdout);
         _exit(1);
     }
@@ -120,14 +62,6 @@ static void on_alarm(int number)
     (void)!write(1, doing, strlen(doing));
     (void)!write(1, "\n", 1);
     _exit(1);
-}
-
-static double seconds(void)
-{
-    struct timespec t;
-
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
 
 /* --- one call --- */
@@ -166,32 +100,32 @@ static ncclResult_t issue(enum call call, size_t count, ncclDataType_t type,
 
     switch (call) {
     case SUM_ALL:
-        return nccl.AllReduce(in, out, count, type, op, comm, stream);
+        return stock_nccl.AllReduce(in, out, count, type, op, comm, stream);
     case SCATTER:
-        return nccl.ReduceScatter(in, out, count, type, op, comm, stream);
+        return stock_nccl.ReduceScatter(in, out, count, type, op, comm, stream);
     case REDUCE:
-        return nccl.Reduce(in, out, count, type, op, rank, comm, stream);
+        return stock_nccl.Reduce(in, out, count, type, op, rank, comm, stream);
     case GATHER:
-        return nccl.AllGather(in, out, count, type, comm, stream);
+        return stock_nccl.AllGather(in, out, count, type, comm, stream);
     case CAST_REAL:
-        return nccl.Broadcast(in, out, count, type, rank, comm, stream);
+        return stock_nccl.Broadcast(in, out, count, type, rank, comm, stream);
     case CAST_VIRTUAL:
-        return nccl.Broadcast(in, out, count, type, (rank + 1) % n, comm, stream);
+        return stock_nccl.Broadcast(in, out, count, type, (rank + 1) % n, comm, stream);
     case ALL_TO_ALL:
-        nccl.GroupStart();
+        stock_nccl.GroupStart();
         for (int r = 0; r < n && !result; r++) {
-            result =
-                nccl.Send(in + (size_t)r * count * bytes, count, type, r, comm, stream);
+            result = stock_nccl.Send(in + (size_t)r * count * bytes, count, type, r,
+                                     comm, stream);
             if (!result)
-                result = nccl.Recv(out + (size_t)r * count * bytes, count, type, r,
-                                   comm, stream);
+                result = stock_nccl.Recv(out + (size_t)r * count * bytes, count, type,
+                                         r, comm, stream);
         }
-        return nccl.GroupEnd();
+        return stock_nccl.GroupEnd();
     default:
-        nccl.GroupStart();
-        nccl.Send(in, count, type, (rank + 1) % n, comm, stream);
-        nccl.Recv(out, count, type, (rank + n - 1) % n, comm, stream);
-        return nccl.GroupEnd();
+        stock_nccl.GroupStart();
+        stock_nccl.Send(in, count, type, (rank + 1) % n, comm, stream);
+        stock_nccl.Recv(out, count, type, (rank + n - 1) % n, comm, stream);
+        return stock_nccl.GroupEnd();
     }
 }
 
@@ -236,15 +170,15 @@ static size_t run_one(enum call call, size_t count, ncclDataType_t type, ncclRed
     (void)snprintf(doing, sizeof doing, "%s of %zu %s, %s", call_names[call], count,
                    values_name(type), values_op_name(op));
     values_fill(host, type, 0, inputs, 1);
-    must(cuda.memcpy(in, host, inputs * bytes, TO_DEVICE), "cudaMemcpy");
-    must(cuda.memset(out, 0xa5, outputs * bytes), "cudaMemset");
-    must(cuda.synchronize(), "cudaDeviceSynchronize");
+    must(stock_cuda.memcpy(in, host, inputs * bytes, TO_DEVICE), "cudaMemcpy");
+    must(stock_cuda.memset(out, 0xa5, outputs * bytes), "cudaMemset");
+    must(stock_cuda.synchronize(), "cudaDeviceSynchronize");
     alarm(LIMIT_S);
-    began = seconds();
+    began = stock_seconds();
     must((int)issue(call, count, type, op), "NCCL");
-    must(cuda.stream_synchronize(stream), "cudaStreamSynchronize");
-    *ret_seconds = seconds() - began;
-    must(cuda.memcpy(host, out, outputs * bytes, TO_HOST), "cudaMemcpy");
+    must(stock_cuda.stream_synchronize(stream), "cudaStreamSynchronize");
+    *ret_seconds = stock_seconds() - began;
+    must(stock_cuda.memcpy(host, out, outputs * bytes, TO_HOST), "cudaMemcpy");
     if (memcmp(host, want, outputs * bytes) == 0)
         return 0;
     for (size_t i = 0; i < outputs; i++)
@@ -329,39 +263,20 @@ static void choose(const char *combination)
         (void)setenv("NCCL_ALGO", text, 1);
 }
 
-static void read_id(FILE *ids, ncclUniqueId *id)
-{
-    char line[2 * sizeof *id + 2]; /* with its end */
-
-    if (!fgets(line, sizeof line, ids)) {
-        printf("Bail out! no more ids\n");
-        exit(1);
-    }
-    for (size_t i = 0; i < sizeof *id; i++) {
-        unsigned byte = 0;
-
-        if (sscanf(line + 2 * i, "%2x", &byte) != 1) {
-            printf("Bail out! a line of ids has 256 digits\n");
-            exit(1);
-        }
-        id->internal[i] = (char)byte;
-    }
-}
-
 static void run_combination(const char *combination, FILE *ids, const char *counts,
                             const char *types)
 {
     ncclUniqueId id;
-    double began = seconds();
+    double began = stock_seconds();
 
     printf("# begin %s\n", combination);
     fflush(stdout);
     (void)snprintf(doing, sizeof doing, "ncclCommInitRank");
-    read_id(ids, &id);
+    stock_id(ids, &id);
     choose(combination);
     alarm(LIMIT_S);
-    must(nccl.CommInitRank(&comm, n, id, rank), "ncclCommInitRank");
-    printf("# n=%d %s: set-up in %.3f s\n", n, combination, seconds() - began);
+    must(stock_nccl.CommInitRank(&comm, n, id, rank), "ncclCommInitRank");
+    printf("# n=%d %s: set-up in %.3f s\n", n, combination, stock_seconds() - began);
     for (int call = 0; call < CALLS; call++)
         for (const char *at = counts; *at;) {
             char *end;
@@ -374,7 +289,7 @@ static void run_combination(const char *combination, FILE *ids, const char *coun
         }
     (void)snprintf(doing, sizeof doing, "ncclCommDestroy");
     alarm(LIMIT_S);
-    must((int)nccl.CommDestroy(comm), "ncclCommDestroy");
+    must((int)stock_nccl.CommDestroy(comm), "ncclCommDestroy");
     alarm(0);
     printf("# end %s\n", combination);
     fflush(stdout);
@@ -410,13 +325,13 @@ int main(int argc, char **argv)
         return 2;
     signal(SIGALRM, on_alarm);
     alarm(5 * LIMIT_S);
-    open_libraries();
-    must(cuda.stream_create(&stream, 1), "cudaStreamCreate");
-    must(nccl.GetVersion(&version), "ncclGetVersion");
+    stock_open();
+    must(stock_cuda.stream_create(&stream, 1), "cudaStreamCreate");
+    must(stock_nccl.GetVersion(&version), "ncclGetVersion");
     printf("# NCCL %d\n", version);
     room = (size_t)256 << 20;
-    must(cuda.malloc((void **)&in, room), "cudaMalloc");
-    must(cuda.malloc((void **)&out, room), "cudaMalloc");
+    must(stock_cuda.malloc((void **)&in, room), "cudaMalloc");
+    must(stock_cuda.malloc((void **)&out, room), "cudaMalloc");
     host = malloc(room);
     want = malloc(room);
     if (!host || !want)

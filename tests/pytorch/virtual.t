@@ -18,4 +18,6 @@ ok "rank 0 of 16" alone 51 16 0
 ok "rank 5 of 16" alone 51 16 5
 ok "gpt.py with TP and DP" alone 3 16 0 "$gpt" --steps 3 --tp 4
 ok "gpt.py with PP and EP" alone 3 16 0 "$gpt" --steps 3 --pp 2 --ep 4
+ok "timing the set-up" alone 3 16 0 "$CRYSTAL_SRCDIR/tests/gpu/setup.py" world
+ok "timing Megatron's set-up" alone 3 8192 4097 "$CRYSTAL_SRCDIR/tests/gpu/setup.py" megatron
 echo "1..$number"

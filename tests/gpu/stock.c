@@ -1,0 +1,82 @@
+/* The CUDA runtime and NCCL by dlopen. See stock.h. */
+#include "config.h"
+
+#include "tests/gpu/stock.h"
+
+#include <dlfcn.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+struct stock_cuda stock_cuda;
+struct stock_nccl stock_nccl;
+
+static void *open_any(const char *env, const char *const *names)
+{
+    const char *path = getenv(env);
+    void *handle = path ? dlopen(path, RTLD_NOW | RTLD_GLOBAL) : NULL;
+
+    for (; !handle && *names; names++)
+        handle = dlopen(*names, RTLD_NOW | RTLD_GLOBAL);
+    if (!handle) {
+        printf("Bail out! %s\n", dlerror());
+        exit(1);
+    }
+    return handle;
+}
+
+static void find(void *handle, const char *name, void *function)
+{
+    void *found = dlsym(handle, name);
+
+    if (!found) {
+        printf("Bail out! no %s\n", name);
+        exit(1);
+    }
+    memcpy(function, &found, sizeof found);
+}
+
+void stock_open(void)
+{
+    static const char *const cudart[] = {"libcudart.so.13", "libcudart.so.12", NULL};
+    static const char *const libnccl[] = {"libnccl.so.2", NULL};
+    void *c = open_any("CUDART", cudart), *l = open_any("NCCL", libnccl);
+
+    find(c, "cudaMalloc", &stock_cuda.malloc);
+    find(c, "cudaMemcpy", &stock_cuda.memcpy);
+    find(c, "cudaMemset", &stock_cuda.memset);
+    find(c, "cudaStreamCreateWithFlags", &stock_cuda.stream_create);
+    find(c, "cudaStreamSynchronize", &stock_cuda.stream_synchronize);
+    find(c, "cudaMemGetInfo", &stock_cuda.memory);
+    find(c, "cudaDeviceSynchronize", &stock_cuda.synchronize);
+#define NCCL_API(type, name, proto, args) find(l, "nccl" #name, &stock_nccl.name);
+#include "runtime/nccl_api.def"
+#undef NCCL_API
+}
+
+double stock_seconds(void)
+{
+    struct timespec t;
+
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+void stock_id(FILE *ids, ncclUniqueId *id)
+{
+    char line[2 * sizeof *id + 2]; /* with its end */
+
+    if (!fgets(line, sizeof line, ids)) {
+        printf("Bail out! no more ids\n");
+        exit(1);
+    }
+    for (size_t i = 0; i < sizeof *id; i++) {
+        unsigned byte = 0;
+
+        if (sscanf(line + 2 * i, "%2x", &byte) != 1) {
+            printf("Bail out! a line of ids has 256 digits\n");
+            exit(1);
+        }
+        id->internal[i] = (char)byte;
+    }
+}
