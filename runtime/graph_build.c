@@ -24,6 +24,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #define NAME_BYTES 1024
@@ -589,9 +590,44 @@ int crystal_graph_check_parent(const struct crystal_graph *g, const char *job_di
     return code;
 }
 
+#define IMAGE_IN_MEMORY ((size_t)64 << 20)
+
+/* Zeroed room for the image. With recorded bulk payload it may exceed memory: then it
+ * is a file without a name beside path. Freed with munmap. */
+static int image_alloc(const char *path, size_t bytes, void **ret,
+                       struct crystal_error *err)
+{
+    const int is_file = bytes > IMAGE_IN_MEMORY;
+    char temporary[PATH_MAX];
+    int fd = -1, code = 0;
+
+    if (is_file) {
+        if (snprintf(temporary, sizeof temporary, "%s.XXXXXX", path) >=
+            (int)sizeof temporary)
+            return crystal_error_set(err, ENAMETOOLONG, "%s: path too long", path);
+        fd = mkostemp(temporary, O_CLOEXEC);
+        if (fd < 0)
+            return crystal_error_set(err, errno, "%s: %s", temporary, strerror(errno));
+        (void)unlink(temporary);                     /* its pages live as long as fd */
+        code = posix_fallocate(fd, 0, (off_t)bytes); /* a full disk is an error here */
+    }
+    if (!code) {
+        *ret = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
+                    is_file ? MAP_SHARED : MAP_PRIVATE | MAP_ANONYMOUS, fd, 0);
+        code = *ret == MAP_FAILED ? errno : 0;
+    }
+    if (fd >= 0)
+        (void)close(fd); /* the mapping stays */
+    return code ? crystal_error_set(err, code, "%s: room for %zu bytes: %s", path,
+                                    bytes, strerror(code))
+                : 0;
+}
+
 static int image_write(struct build *b, const char *path, struct crystal_error *err)
 {
     struct image m = {NULL, 0};
+    void *room;
+    size_t bytes;
     struct crystal_filehead head;
     uint64_t parent = 0;
     int code = 0;
@@ -601,15 +637,17 @@ static int image_write(struct build *b, const char *path, struct crystal_error *
     if (code)
         return code;
     put_all(b, &m);
-    m.bytes = calloc(1, m.used);
-    if (!m.bytes)
-        return crystal_error_set(err, ENOMEM, "%s: out of memory", path);
+    bytes = m.used;
+    code = image_alloc(path, bytes, &room, err);
+    if (code)
+        return code;
+    m.bytes = room;
     m.used = 0;
     put_all(b, &m);
     crystal_filehead_init(&head, CRYSTAL_GRAPH_MAGIC, CRYSTAL_GRAPH_VERSION, parent,
                           b->layout.fingerprint, 0);
     code = crystal_file_write(path, &head, m.bytes, m.used, err);
-    free(m.bytes);
+    (void)munmap(room, bytes); /* cannot fail for our own mapping */
     return code;
 }
 
