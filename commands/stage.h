@@ -87,6 +87,8 @@ void stage_env_rules(const struct stage *stage, struct stage_env *env);
 int stage_sweep(const struct stage *stage, const char *sub, const char *suffix,
                 struct crystal_error *err);
 
+/* What crystal.yaml says of this stage; borrowed. */
+const struct crystal_stage_rules *stage_rules(const struct stage *stage);
 /* Where the output of a rank goes in capture and plan, see runtime/stage_rules.h. */
 int stage_log_path(const struct stage *stage, uint32_t lrank, char out[PATH_MAX],
                    struct crystal_error *err);
