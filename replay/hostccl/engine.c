@@ -21,7 +21,7 @@
 #define JOIN_WAIT_NS   5000000U   /* while connections are being made */
 #define DRAIN_WAIT_NS  200000U    /* while the program ends */
 #define TIMER_SLACK_NS 1000UL
-#define EXIT_DRAIN_NS  2000000000U /* for the last messages when the program ends */
+#define EXIT_DRAIN_NS  10000000000U /* for the last messages when the program ends */
 
 /* What a communicator's round says. */
 #define MOVED     1

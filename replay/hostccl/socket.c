@@ -196,60 +196,45 @@ int hostccl_accept(int listen_fd, uint64_t magic, const atomic_bool *abort, int 
     }
 }
 
+/* Moves all count bytes, out or in. */
+static int move(int fd, char *next, size_t count, bool is_send,
+                const atomic_bool *abort, struct crystal_error *err)
+{
+    while (count) {
+        ssize_t n =
+            is_send ? send(fd, next, count, MSG_NOSIGNAL) : recv(fd, next, count, 0);
+        int result;
+
+        if (n > 0) {
+            next += n;
+            count -= (size_t)n;
+            continue;
+        }
+        if (n == 0)
+            return crystal_error_set(err, ECONNRESET, "a peer closed its connection");
+        if (errno == EINTR)
+            continue;
+        if (errno != EAGAIN)
+            return crystal_error_set(err, errno, "%s a peer: %s",
+                                     is_send ? "sending to" : "receiving from",
+                                     strerror(errno));
+        result = wait_ready(fd, is_send ? POLLOUT : POLLIN, abort, err);
+        if (result)
+            return result;
+    }
+    return 0;
+}
+
 int hostccl_send(int fd, const void *bytes, size_t count, const atomic_bool *abort,
                  struct crystal_error *err)
 {
-    const char *next = bytes;
-
-    while (count) {
-        ssize_t n = send(fd, next, count, MSG_NOSIGNAL);
-
-        if (n < 0) {
-            int result;
-
-            if (errno == EINTR)
-                continue;
-            if (errno != EAGAIN)
-                return crystal_error_set(err, errno, "sending to a peer: %s",
-                                         strerror(errno));
-            result = wait_ready(fd, POLLOUT, abort, err);
-            if (result)
-                return result;
-            continue;
-        }
-        next += n;
-        count -= (size_t)n;
-    }
-    return 0;
+    return move(fd, (char *)(uintptr_t)bytes, count, true, abort, err);
 }
 
 int hostccl_recv(int fd, void *bytes, size_t count, const atomic_bool *abort,
                  struct crystal_error *err)
 {
-    char *next = bytes;
-
-    while (count) {
-        ssize_t n = recv(fd, next, count, 0);
-
-        if (n == 0)
-            return crystal_error_set(err, ECONNRESET, "a peer closed its connection");
-        if (n < 0) {
-            int result;
-
-            if (errno == EINTR)
-                continue;
-            if (errno != EAGAIN)
-                return crystal_error_set(err, errno, "receiving from a peer: %s",
-                                         strerror(errno));
-            result = wait_ready(fd, POLLIN, abort, err);
-            if (result)
-                return result;
-            continue;
-        }
-        next += n;
-        count -= (size_t)n;
-    }
-    return 0;
+    return move(fd, bytes, count, false, abort, err);
 }
 
 int hostccl_send_message(int fd, const void *bytes, uint32_t count,

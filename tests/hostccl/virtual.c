@@ -200,7 +200,7 @@ static void stopped(int rank, int n)
         crystal_board_destroy(board);
         RANK_CHECK(ncclGetUniqueId(&id) == ncclSuccess);
         RANK_CHECK(ncclCommInitRank(&other, 2, id, 0) == ncclRemoteError && !other);
-        RANK_CHECK(ranks_now_ns() - begin < 1000000000U);
+        RANK_CHECK(ranks_now_ns() - begin < 10000000000U);
     }
     RANK_CHECK(strstr(ncclGetLastError(NULL), "has had enough") != NULL);
     RANK_CHECK(ncclCommAbort(comm) == ncclSuccess);
@@ -268,6 +268,7 @@ static void in_the_ll_protocol(void)
 int main(void)
 {
     check_begin();
+    (void)alarm(600); /* many processes on a busy machine */
     CHECK_RUN(one_of_two);
     CHECK_RUN(one_of_many);
     CHECK_RUN(a_node_of_many);
