@@ -7,8 +7,9 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 
-#define HUGE_BYTES ((size_t)4 << 20) /* from here on large pages are worth asking for \
-                                      */
+#define HUGE_BYTES                                                     \
+    ((size_t)4 << 20) /* from here on large pages are worth asking for \
+                       */
 #define PAGE_BYTES 4096U
 
 /* Fewer faults and translations for tensors that are read once; a refusal only costs
