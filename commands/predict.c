@@ -255,8 +255,8 @@ static int sweep_add(struct predict_args *a, const char *text,
 
 static int runs_dead(const struct crystal_prediction *pr)
 {
-    struct crystal_timeline_wait steps[8];
-    uint32_t cycle, count = crystal_timeline_witness(pr->timeline, steps, 8, &cycle);
+    struct crystal_timeline_wait steps[64];
+    uint32_t cycle, count = crystal_timeline_witness(pr->timeline, steps, 64, &cycle);
     uint32_t n = crystal_graph_lrank_count(pr->predict->graph);
 
     printf(
@@ -264,7 +264,10 @@ static int runs_dead(const struct crystal_prediction *pr)
         "%.3f ms\n",
         pr->stuck_count, n, (double)pr->still_ns / 1e6);
     for (uint32_t i = 0; i < count; i++)
-        if (steps[i].instr != UINT32_MAX)
+        if (i == 4 && count > 9)
+            printf("  ... %u more\n", count - 8);
+        else if (steps[i].instr != UINT32_MAX &&
+                 (i < 4 || i + 4 >= count || count < 10))
             printf("  rank %u waits in communicator %u, number %" PRIu64
                    ", for rank %u%s\n",
                    steps[i].lrank, steps[i].comm, steps[i].seq, steps[i].for_lrank,

@@ -137,7 +137,7 @@ static void axis(FILE *out, const struct crystal_prediction *pr, uint32_t top,
                 LEFT + i * WIDTH / 10, top, LEFT + i * WIDTH / 10, bottom,
                 LEFT + i * WIDTH / 10, bottom + 13,
                 (double)pr->iteration_ns / 1e6 * i / 10);
-    fprintf(out, "<text x='%u' y='%u'>ms</text>\n", LEFT + WIDTH + 24, bottom + 13);
+    fprintf(out, "<text x='%d' y='%u'>ms</text>\n", LEFT + WIDTH + 24, bottom + 13);
 }
 
 static void path_rows(FILE *out, const struct crystal_prediction *pr,

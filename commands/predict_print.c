@@ -84,7 +84,7 @@ static void print_row(FILE *out, const char *name, uint64_t *values, uint32_t n,
 /* Ranks whose computation takes longest: those that others wait for. */
 static void print_slowest(FILE *out, const struct crystal_predict_totals *t, uint32_t n)
 {
-    uint32_t top[5], count = 0;
+    uint32_t top[5] = {0}, count = 0;
 
     for (uint32_t r = 0; r < n; r++) {
         uint32_t i = count < 5 ? count++ : 5;
@@ -204,7 +204,7 @@ static uint32_t rank_count(const struct crystal_prediction *pr,
 void crystal_predict_print_path(FILE *out, const struct crystal_prediction *pr,
                                 const struct crystal_path *path)
 {
-    struct line kinds[5] = {{0}}, lines[128];
+    struct line kinds[5] = {{0}}, lines[128] = {{0}};
     size_t count = 0;
 
     for (size_t i = 0; i < path->count; i++) {

@@ -95,12 +95,28 @@ static struct crystal_json_token string(struct crystal_json *j)
     return t;
 }
 
+static int ends_plain(char c)
+{
+    switch (c) {
+    case ',':
+    case ']':
+    case '}':
+    case ':':
+    case '"':
+    case '[':
+    case '{':
+        return 1;
+    default:
+        return is_space(c);
+    }
+}
+
 /* Numbers and words end where JSON goes on. */
 static struct crystal_json_token plain(struct crystal_json *j)
 {
     struct crystal_json_token t = {CRYSTAL_JSON_WORD, j->at, 0};
 
-    while (j->at < j->end && !is_space(*j->at) && !strchr(",]}:\"[{", *j->at))
+    while (j->at < j->end && !ends_plain(*j->at))
         j->at++;
     t.bytes = (size_t)(j->at - t.text);
     if (!t.bytes)
@@ -175,8 +191,16 @@ int crystal_json_is(struct crystal_json_token token, const char *text)
 double crystal_json_number(struct crystal_json_token token, double fallback)
 {
     char text[64], *end;
-    double value;
+    double value = 0;
 
+    if (token.bytes && token.bytes < 16) { /* whole numbers, nearly always */
+        size_t i = 0;
+
+        for (; i < token.bytes && token.text[i] >= '0' && token.text[i] <= '9'; i++)
+            value = value * 10 + (token.text[i] - '0');
+        if (i == token.bytes)
+            return value;
+    }
     if ((token.kind != CRYSTAL_JSON_NUMBER && token.kind != CRYSTAL_JSON_STRING) ||
         !token.bytes || token.bytes >= sizeof text)
         return fallback;
