@@ -275,6 +275,8 @@ int crystal_payload_p2p(struct crystal_operation *op, uint64_t offset, uint64_t 
     uint64_t have = 0;
     int code = -ERANGE;
 
+    if (!bytes) /* an all-to-all's empty share: nothing was kept of it */
+        return 0;
     if (op->comm->records) {
         if (p2p_at(op, &at, &offset))
             return crystal_error_set(err, ENOMEM, "out of memory for recorded payload");
