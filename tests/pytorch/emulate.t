@@ -1,14 +1,16 @@
 #!/bin/bash
 # Two sandbox ranks of four, by hand through all stages: gpt.py with its experts on all
-# four, whose counts are those of the recording.
+# four, whose counts are those of the recording; every kind of operation with integers.
 . "$CRYSTAL_SRCDIR/tests/pytorch/tap.sh"
 scrystal=$CRYSTAL_BUILDDIR/scrystal
+printf 'plan:\n  passes: 1\n' >"$tmp/crystal.yaml"
 
 # staged GRID ITERATIONS PROGRAM OPTION...: its stages; the sandbox's output in $tmp/job.
 staged() {
     rm -rf "$tmp/job"
-    "$scrystal" layout --logical-ranks=4 --ranks-per-node=2 --parallel="$1" \
-        --iterations="$2" --job-dir="$tmp/job" --write -- "$python" "${@:3}" || return
+    "$scrystal" layout --config="$tmp/crystal.yaml" --logical-ranks=4 --ranks-per-node=2 \
+        --parallel="$1" --iterations="$2" --job-dir="$tmp/job" --write -- \
+        "$python" "${@:3}" || return
     for stage in capture graph plan emulate; do
         "$scrystal" $stage --job="$tmp/job" ||
             { code=$?; tail -n 40 "$tmp"/job/log/*.log; return $code; }
@@ -43,4 +45,7 @@ counts() { # the counts are alike, uneven, and not those of every step
 ok "gpt.py with ep=4 through all stages" staged ep=4,dp=4 5 "$gpt" --ep 4 --experts 4 \
     --steps 5 --seq 8 --microbatches 2 --layers 2 --data "$CRYSTAL_SRCDIR/LICENSE"
 ok "virtual ranks send as many rows as was recorded" counts
+
+ok "operations with integers through all stages" \
+    staged tp=4 4 "$CRYSTAL_SRCDIR/tests/pytorch/emulated.py" 4
 echo "1..$number"
