@@ -55,8 +55,8 @@ enum crystal_message_type {
                                 empty text (to agents): the job is over, finish well */
     CRYSTAL_MSG_BYE = 18,    /* client: it leaves on purpose; no answer. A connection
                                 that ends without is a dead client */
-    CRYSTAL_MSG_NOTICE = 20,  /* coordinator -> agents: text that the user should see, a
-                                warning where it begins with "warning: " */
+    CRYSTAL_MSG_NOTICE = 20, /* coordinator -> agents: text that the user should see, a
+                               warning where it begins with "warning: " */
     CRYSTAL_MSG_WAITING = 19 /* rank: it can do nothing before the RESULT of the request
                                 number of this message; no answer. What tells a rank
                                 that computes from one that waits for ever */

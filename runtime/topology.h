@@ -13,9 +13,9 @@
 struct crystal_place {
     char gpu[CRYSTAL_TOPOLOGY_NAME]; /* PCI address "0000:1b:00.0"; empty = none */
     char nic[CRYSTAL_TOPOLOGY_NAME]; /* OS name "mlx5_0"; empty = none */
-    char nic_distance[8];            /* PIX one switch, PXB several, PHB one root, NODE, SYS */
-    uint32_t numa;                   /* logical index */
-    char cpus[256];                  /* CPU list "0-15,64-79" */
+    char nic_distance[8]; /* PIX one switch, PXB several, PHB one root, NODE, SYS */
+    uint32_t numa;        /* logical index */
+    char cpus[256];       /* CPU list "0-15,64-79" */
 };
 
 /* Places for `count` processes, in order: process i gets GPU i modulo the GPUs, the NIC

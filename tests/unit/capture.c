@@ -294,9 +294,8 @@ static void lists_are_checked(void)
     CHECK(finish(start("exec %s layout --logical-ranks=8 --ranks-per-node=4 "
                        "--parallel=tp=2,dp=4 --live=1-3 --job-dir=%s",
                        scrystal, job_dir)) != 0);
-    CHECK_HAS(output,
-              "-live: '1-3' leaves out rank 0, and nobody in it stands "
-              "for it; name a whole replica");
+    CHECK_HAS(output, "-live: '1-3' leaves out rank 0, and nobody in it stands "
+                      "for it; name a whole replica");
 }
 
 /* An operation whose input is the output of one under way goes out when that has ended,
