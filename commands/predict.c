@@ -31,6 +31,7 @@ struct predict_args {
     int is_changed; /* anything but jitter */
     struct sweep sweeps[SWEEPS_MAX];
     uint32_t sweep_count;
+    char job_graph[PATH_MAX], job_profile[PATH_MAX]; /* where job_dir names them */
 };
 
 static const struct option long_options[] = {
@@ -449,22 +450,21 @@ static int run_sweep(struct predict_args *a, const struct crystal_predict *p,
 
 static int predict(struct predict_args *a, struct crystal_error *err)
 {
-    char graph_path[PATH_MAX], profile_path[PATH_MAX];
     struct crystal_profile *profile = NULL;
     struct crystal_graph *g;
     struct crystal_predict p;
     int code;
 
     if (a->job_dir) {
-        if (snprintf(graph_path, sizeof graph_path, "%s/job.graph", a->job_dir) >=
-                (int)sizeof graph_path ||
-            snprintf(profile_path, sizeof profile_path, "%s/job.profile", a->job_dir) >=
-                (int)sizeof profile_path)
+        if (snprintf(a->job_graph, sizeof a->job_graph, "%s/job.graph", a->job_dir) >=
+                (int)sizeof a->job_graph ||
+            snprintf(a->job_profile, sizeof a->job_profile, "%s/job.profile",
+                     a->job_dir) >= (int)sizeof a->job_profile)
             return crystal_error_set(err, ENAMETOOLONG, "%s: path too long",
                                      a->job_dir);
-        a->graph_path = graph_path;
+        a->graph_path = a->job_graph;
         if (!a->profile_path)
-            a->profile_path = profile_path;
+            a->profile_path = a->job_profile;
     }
     g = crystal_graph_open(a->graph_path, err);
     if (!g)

@@ -130,13 +130,15 @@ static void legend(FILE *out, uint32_t y)
 static void axis(FILE *out, const struct crystal_prediction *pr, uint32_t top,
                  uint32_t bottom)
 {
-    for (uint32_t i = 0; i <= 10; i++)
+    for (uint32_t i = 0; i <= 10; i++) {
+        uint32_t x = LEFT + i * WIDTH / 10;
+
         fprintf(out,
                 "<line x1='%u' y1='%u' x2='%u' y2='%u' stroke='#ddd'/>"
                 "<text x='%u' y='%u' text-anchor='middle'>%.4g</text>\n",
-                LEFT + i * WIDTH / 10, top, LEFT + i * WIDTH / 10, bottom,
-                LEFT + i * WIDTH / 10, bottom + 13,
+                x, top, x, bottom, x, bottom + 13,
                 (double)pr->iteration_ns / 1e6 * i / 10);
+    }
     fprintf(out, "<text x='%d' y='%u'>ms</text>\n", LEFT + WIDTH + 24, bottom + 13);
 }
 

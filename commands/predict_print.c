@@ -70,15 +70,15 @@ static int by_value(const void *a, const void *b)
 static void print_row(FILE *out, const char *name, uint64_t *values, uint32_t n,
                       uint64_t whole_ns)
 {
-    uint64_t sum = 0;
+    uint64_t sum = 0, p99 = (uint64_t)n * 99 / 100, half = n / 2;
 
     for (uint32_t i = 0; i < n; i++)
         sum += values[i];
     qsort(values, n, sizeof *values, by_value);
     fprintf(out, "  %-20s %10.3f %5.1f%% %10.3f %10.3f %10.3f %10.3f\n", name,
             (double)sum / n / 1e6, 100.0 * (double)sum / n / (double)whole_ns,
-            (double)values[0] / 1e6, (double)values[n / 2] / 1e6,
-            (double)values[(uint64_t)n * 99 / 100] / 1e6, (double)values[n - 1] / 1e6);
+            (double)values[0] / 1e6, (double)values[half] / 1e6,
+            (double)values[p99] / 1e6, (double)values[n - 1] / 1e6);
 }
 
 /* Ranks whose computation takes longest: those that others wait for. */
@@ -216,7 +216,7 @@ void crystal_predict_print_path(FILE *out, const struct crystal_prediction *pr,
         kinds[part->kind].ns += ns;
         kinds[part->kind].count++;
         while (k < count &&
-               (lines[k].kind != part->kind || strcmp(lines[k].name, name)))
+               (lines[k].kind != part->kind || strcmp(lines[k].name, name) != 0))
             k++;
         if (k == count && count < sizeof lines / sizeof lines[0])
             lines[count++] = (struct line){name, part->kind, 0, 0};

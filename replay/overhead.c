@@ -182,13 +182,14 @@ static uint32_t costs_of(struct crystal_overhead *o,
 /* The median cost of those with as many steps as costs[at], which are sorted. */
 static double median_at(const struct cost *costs, uint32_t count, uint32_t at)
 {
-    uint32_t begin = at, end = at;
+    uint32_t begin = at, end = at, middle;
 
     while (begin > 0 && costs[begin - 1].steps == costs[at].steps)
         begin--;
     while (end < count && costs[end].steps == costs[at].steps)
         end++;
-    return (double)costs[begin + (end - begin) / 2].ns;
+    middle = begin + (end - begin) / 2;
+    return (double)costs[middle].ns;
 }
 
 static uint64_t not_negative(double ns)
