@@ -108,7 +108,8 @@ static void check_slurm(void)
             }
     } else {
         line(1, "Slurm",
-             "none here; stages run by hand: scrystal capture, plan, emulate");
+             "no SLURM_CONF, no /etc/slurm/slurm.conf: stages run by hand (scrystal "
+             "capture, plan, emulate), the plugin is not looked at");
     }
 }
 

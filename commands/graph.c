@@ -7,9 +7,13 @@
 #include "commands/graph_verbs.h"
 #include "commands/show.h"
 
+#include "runtime/filehead.h"
 #include "runtime/graph_build.h"
+#include "runtime/jobdir.h"
+#include "runtime/layout.h"
 #include "runtime/log.h"
 
+#include <errno.h>
 #include <getopt.h>
 #include <limits.h>
 #include <stdio.h>
@@ -77,6 +81,57 @@ static int show(const char *job_dir, int with_ops)
     return 0;
 }
 
+/* Whether a live rank's trace is still written, or was left by a rank that died. */
+static int has_open_trace(const char *job_dir, const struct crystal_layout *layout)
+{
+    for (uint32_t i = 0; i < layout->live_count; i++) {
+        struct crystal_filehead head = {.file_bytes = 1};
+        char path[PATH_MAX];
+        FILE *file;
+
+        if (snprintf(path, sizeof path, "%s/ranks/%u.trace", job_dir,
+                     layout->live[i]) >= (int)sizeof path)
+            continue;
+        file = fopen(path, "rbe");
+        if (file && fread(&head, sizeof head, 1, file) != 1)
+            head.file_bytes = 0;
+        if (file)
+            (void)fclose(file); /* only read */
+        if (head.file_bytes == 0)
+            return 1;
+    }
+    return 0;
+}
+
+/* Under Slurm the coordinator goes on while the graph is made, so a job in use is one
+ * only while its traces are written. */
+static int build(const char *job_dir, struct crystal_error *err)
+{
+    struct crystal_jobdir *dir = crystal_jobdir_open(job_dir, 0, err);
+    struct crystal_layout layout;
+    struct crystal_error busy = {0};
+    char path[PATH_MAX];
+    int code;
+
+    if (!dir)
+        return -EINVAL;
+    code = crystal_jobdir_lock(dir, &busy) == 0
+               ? 0
+               : crystal_jobdir_file(dir, path, sizeof path, err, "layout.yaml");
+    if (!code && busy.code) {
+        code = crystal_layout_read(path, &layout, err);
+        if (!code) {
+            if (has_open_trace(job_dir, &layout))
+                code = crystal_error_set(err, EBUSY, "%s", busy.text);
+            crystal_layout_fini(&layout);
+        }
+    }
+    if (!code)
+        code = crystal_graph_build(job_dir, err);
+    crystal_jobdir_close(dir);
+    return code;
+}
+
 CRYSTAL_COMMAND(graph)
 {
     struct crystal_error err = {0};
@@ -112,7 +167,7 @@ CRYSTAL_COMMAND(graph)
     }
     if (as_stat || as_text)
         return show(job_dir, as_text);
-    if (crystal_graph_build(job_dir, &err)) {
+    if (build(job_dir, &err)) {
         crystal_log(CRYSTAL_LOG_ERROR, "graph", "%s", crystal_error_text(&err));
         return CRYSTAL_EXIT_STAGE;
     }

@@ -339,6 +339,10 @@ CRYSTAL_COMMAND(layout)
         say_fault(&r, crystal_error_text(&err));
     else if (!r.as_request && rounded[0])
         crystal_log(CRYSTAL_LOG_INFO, "layout", "%s", rounded);
+    if (!code && (fflush(stdout) != 0 || ferror(stdout))) {
+        crystal_log(CRYSTAL_LOG_ERROR, "layout", "cannot print: %s", strerror(errno));
+        code = -EIO;
+    }
     crystal_layout_fini(&l);
     crystal_conf_fini(&conf);
     return code ? CRYSTAL_EXIT_USAGE : 0;

@@ -5,6 +5,7 @@
 #include "commands/predict_view.h"
 
 #include "runtime/conf.h"
+#include "runtime/layout.h"
 #include "runtime/log.h"
 
 #include <errno.h>
@@ -448,6 +449,29 @@ static int run_sweep(struct predict_args *a, const struct crystal_predict *p,
 
 /* --- files --- */
 
+/* A job directory may have been laid out anew since its graph was made. */
+static int is_of_another_layout(const struct predict_args *a,
+                                const struct crystal_graph *g,
+                                struct crystal_error *err)
+{
+    struct crystal_layout layout;
+    char path[PATH_MAX];
+    uint64_t fingerprint;
+
+    if (snprintf(path, sizeof path, "%s/layout.yaml", a->job_dir) >= (int)sizeof path)
+        return crystal_error_set(err, ENAMETOOLONG, "%s: path too long", a->job_dir);
+    if (crystal_layout_read(path, &layout, err))
+        return -EINVAL;
+    fingerprint = layout.fingerprint;
+    crystal_layout_fini(&layout);
+    if (crystal_graph_fingerprint(g) == fingerprint)
+        return 0;
+    return crystal_error_set(err, ESTALE,
+                             "%s: made for another program or layout; run 'scrystal "
+                             "capture' and 'scrystal graph' again",
+                             a->graph_path);
+}
+
 static int predict(struct predict_args *a, struct crystal_error *err)
 {
     struct crystal_profile *profile = NULL;
@@ -469,6 +493,10 @@ static int predict(struct predict_args *a, struct crystal_error *err)
     g = crystal_graph_open(a->graph_path, err);
     if (!g)
         return -EINVAL;
+    if (a->job_dir && is_of_another_layout(a, g, err)) {
+        crystal_graph_close(g);
+        return -ESTALE;
+    }
     if (a->profile_path && !(profile = crystal_profile_open(a->profile_path, err))) {
         crystal_graph_close(g);
         return -EINVAL;

@@ -5,6 +5,7 @@
 
 #include "commands/commands.h"
 
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -21,7 +22,7 @@ static const struct crystal_command commands[] = {
     {"agent", crystal_command_agent, "one stage's work on one node, under Slurm"},
     {"report", crystal_command_report,
      "what the latest run measured, against the plan"},
-    {"show", crystal_command_show, "print any file of a job directory"},
+    {"show", crystal_command_show, "print a binary file of a job directory"},
     {"coord", crystal_command_coord, "the coordinator: store, capture's exchange, end"},
     {"doctor", crystal_command_doctor,
      "what this machine lacks, and crystal.yaml's keys"},
@@ -39,6 +40,7 @@ static void usage(FILE *out)
 
 int main(int argc, char **argv)
 {
+    (void)signal(SIGXFSZ, SIG_IGN); /* a file that may not grow is an error code */
     if (argc < 2 || strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "help") == 0) {
         usage(argc < 2 ? stderr : stdout);
         return argc < 2 ? CRYSTAL_EXIT_USAGE : 0;

@@ -98,6 +98,8 @@ int stage_open(struct stage *stage, enum stage_kind kind, const char *job_dir,
         return code;
     }
     stage->program = program && program[0] ? program : stage->layout.program;
+    if (stage->program && !stage->program[0])
+        stage->program = NULL;
     return 0;
 }
 

@@ -20,7 +20,7 @@
 #include "runtime/trace.h"
 
 #include <errno.h>
-#include <math.h>
+#include <stdlib.h>
 
 static int prepare(struct stage *stage, struct crystal_slices *slices,
                    struct crystal_error *err)
@@ -152,9 +152,11 @@ static int run_slice(struct stage *stage, const struct crystal_slices *slices,
 }
 
 /* All slices once; leaves job.profile. */
-static int run_pass(struct stage *stage, const struct crystal_slices *slices, int timed,
+static int run_pass(struct stage *stage, const struct crystal_slices *slices,
+                    const struct crystal_compose_before *before,
                     struct crystal_error *err)
 {
+    int timed = before->pass_count > 0;
     uint32_t *sandbox = stage->layout.sandbox;
     uint32_t sandbox_count = stage->layout.sandbox_count;
     int code = stage_sweep(stage, "plan", ".trace", err);
@@ -165,11 +167,12 @@ static int run_pass(struct stage *stage, const struct crystal_slices *slices, in
         code = run_slice(stage, slices, i, timed, err);
     stage->layout.sandbox = sandbox;
     stage->layout.sandbox_count = sandbox_count;
-    return code ? code : crystal_plan_compose(stage->job_dir, calibrate, err);
+    return code ? code : crystal_plan_compose(stage->job_dir, calibrate, before, err);
 }
 
-/* Mean iteration of the sandbox, as composed. */
-static int read_mean(struct stage *stage, double *ret_ns, struct crystal_error *err)
+/* Mean iteration of the sandbox, as composed, and how far it is off the pass before. */
+static int read_mean(struct stage *stage, double *ret_ns, int32_t *ret_off_ppm,
+                     struct crystal_error *err)
 {
     struct crystal_profile *profile;
     char path[PATH_MAX];
@@ -185,6 +188,7 @@ static int read_mean(struct stage *stage, double *ret_ns, struct crystal_error *
         *ret_ns += (double)crystal_profile_iteration(profile, stage->layout.sandbox[i])
                        ->mean_ns;
     *ret_ns /= stage->layout.sandbox_count;
+    *ret_off_ppm = crystal_profile_head(profile)->pass_off_ppm;
     crystal_profile_close(profile);
     return 0;
 }
@@ -193,31 +197,32 @@ static int run_passes(struct stage *stage, const struct crystal_slices *slices,
                       struct crystal_error *err)
 {
     uint32_t most = stage->layout.plan_passes;
-    double before_ns = 0, mean_ns = 0, off = 0;
-    int code = run_pass(stage, slices, 0, err);
+    struct crystal_compose_before before = {0};
+    int32_t off_ppm = 0;
+    int code = run_pass(stage, slices, &before, err);
 
     if (stage->layout.sandbox_count == stage->layout.lrank_count)
         return code; /* nobody answers at once */
-    if (!code)
-        code = read_mean(stage, &mean_ns, err);
     for (uint32_t pass = 2; !code && pass <= most; pass++) {
+        before.pass_count = pass - 1;
+        code = read_mean(stage, &before.mean_ns, &off_ppm, err);
+        if (code)
+            break;
         crystal_log(CRYSTAL_LOG_INFO, stage->name,
                     "pass %u of at most %u, in the time of the one before: %.2f ms an "
                     "iteration",
-                    pass, most, mean_ns / 1e6);
-        before_ns = mean_ns;
-        code = run_pass(stage, slices, 1, err);
+                    pass, most, before.mean_ns / 1e6);
+        code = run_pass(stage, slices, &before, err);
         if (!code)
-            code = read_mean(stage, &mean_ns, err);
-        off = before_ns > 0 ? 100 * (mean_ns / before_ns - 1) : 0;
-        if (!code && fabs(off) * 1e4 <= stage->layout.plan_tolerance_ppm)
+            code = read_mean(stage, &before.mean_ns, &off_ppm, err);
+        if (!code && (uint32_t)abs(off_ppm) <= stage->layout.plan_tolerance_ppm)
             return 0;
     }
     if (!code && most > 1)
         crystal_log(CRYSTAL_LOG_WARNING, stage->name,
                     "the last two of %u passes differ by %+.1f %%, more than "
                     "plan.tolerance: this machine is busy, or its ranks are uneven",
-                    most, off);
+                    most, off_ppm / 1e4);
     return code;
 }
 

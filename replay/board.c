@@ -17,6 +17,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -94,6 +95,22 @@ static struct crystal_board *board_new(const char *path, struct crystal_error *e
         memcpy(board->directory, "/", 2);
     (void)pthread_mutex_init(&board->add_lock, NULL); /* cannot fail on Linux */
     return board;
+}
+
+/* The file is sparse: where its file system is full, touching it would be the end. */
+static int has_no_room(const struct crystal_board *board, uint64_t bytes,
+                       struct crystal_error *err)
+{
+    struct statvfs fs;
+
+    if (statvfs(board->directory, &fs) < 0 ||
+        (uint64_t)fs.f_bavail * fs.f_frsize >= bytes)
+        return 0;
+    return crystal_error_set(
+        err, ENOSPC,
+        "board '%s': no space left in %s for %llu bytes; free some "
+        "or make it larger",
+        board->path, board->directory, (unsigned long long)bytes);
 }
 
 static int board_map(struct crystal_board *board, int fd, struct crystal_error *err)
@@ -193,6 +210,11 @@ struct crystal_board *crystal_board_create(const struct crystal_board_config *co
                                 strerror(errno));
         goto err_board;
     }
+    if (has_no_room(board,
+                    board->comms_offset + sizeof(struct crystal_board_comm) *
+                                              (uint64_t)config->comm_capacity,
+                    err))
+        goto err_file;
     if (ftruncate(fd, (off_t)board->bytes) < 0) {
         (void)crystal_error_set(err, errno, "board '%s': cannot make it %llu bytes: %s",
                                 temporary, (unsigned long long)board->bytes,
@@ -495,6 +517,8 @@ static int comm_add_locked(struct crystal_board *board, uint64_t comm_id,
         return crystal_error_set(
             err, ENOSPC, "communicator '%s': needs %llu bytes, the board is full", name,
             (unsigned long long)need);
+    if (has_no_room(board, need, err))
+        return -ENOSPC;
     comm = comm_at(board, index);
     comm->nranks = nranks;
     comm->comm_id = comm_id;

@@ -359,7 +359,22 @@ static void compose_fini(struct compose *c)
     crystal_layout_fini(&c->layout);
 }
 
+static void compare_passes(struct compose *c, const struct crystal_compose_before *b)
+{
+    double mean_ns = 0, off;
+
+    for (uint32_t i = 0; i < c->layout.sandbox_count; i++)
+        mean_ns += (double)c->iterations[c->layout.sandbox[i]].mean_ns;
+    mean_ns /= c->layout.sandbox_count;
+    if (!b->pass_count || b->mean_ns <= 0)
+        return;
+    off = 1e6 * (mean_ns / b->mean_ns - 1);
+    c->image.head.pass_count = b->pass_count + 1;
+    c->image.head.pass_off_ppm = off < INT32_MAX ? (int32_t)off : INT32_MAX;
+}
+
 int crystal_plan_compose(const char *job_dir, crystal_compose_calibrate *calibrate,
+                         const struct crystal_compose_before *before,
                          struct crystal_error *err)
 {
     struct compose c;
@@ -379,6 +394,7 @@ int crystal_plan_compose(const char *job_dir, crystal_compose_calibrate *calibra
     if (!code)
         code = compose_all(&c, err);
     if (!code) {
+        compare_passes(&c, before);
         c.image.reps = c.reps;
         c.image.ops = c.ops;
         c.image.iterations = c.iterations;

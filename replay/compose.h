@@ -13,7 +13,13 @@
 typedef int crystal_compose_calibrate(uint32_t sandbox_count,
                                       struct crystal_transfer_wire *wire,
                                       uint32_t *ret_count, struct crystal_error *err);
+/* What the pass before has composed; {0} for the first one. */
+struct crystal_compose_before {
+    uint32_t pass_count;
+    double mean_ns; /* iteration of the sandbox */
+};
 int crystal_plan_compose(const char *job_dir, crystal_compose_calibrate *calibrate,
+                         const struct crystal_compose_before *before,
                          struct crystal_error *err);
 
 #endif

@@ -23,6 +23,14 @@ double rp_off(uint64_t measured_ns, uint64_t planned_ns)
                : 0;
 }
 
+bool rp_has_settled(const struct report *r)
+{
+    const struct crystal_profile_head *h = crystal_profile_head(r->profile);
+
+    return h->pass_count < 2 ||
+           (uint32_t)abs(h->pass_off_ppm) <= r->layout.plan_tolerance_ppm;
+}
+
 static int path_of(const struct report *r, char path[PATH_MAX], const char *name,
                    struct crystal_error *err)
 {

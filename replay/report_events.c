@@ -113,6 +113,8 @@ void rp_events_link(struct rp_events *e, const uint32_t *lranks)
 {
     uint32_t track = 0;
 
+    if (!e->count)
+        return;
     number(e, lranks);
     for (size_t i = 0; i < e->count; i++) {
         track += i == 0 || e->list[i].comm != e->list[i - 1].comm ||

@@ -280,6 +280,11 @@ void rp_print_html(const struct report *r, FILE *out)
     } else {
         fprintf(out, "The run was too short to time an iteration.");
     }
+    if (!rp_has_settled(r))
+        fprintf(out,
+                " <b>The plan has not settled</b>: its last two passes differ by "
+                "%+.1f %%.",
+                crystal_profile_head(r->profile)->pass_off_ppm / 1e4);
     fprintf(out, " What a number is worth stands in report.txt; trace.json, for "
                  "ui.perfetto.dev, has every call.</p>\n");
     draw(r, out);

@@ -95,6 +95,9 @@ void rp_samples_spread(struct rp_samples *s, struct rp_spread *ret);
 /* Percent by which measured is longer than planned. */
 double rp_off(uint64_t measured_ns, uint64_t planned_ns);
 
+/* Whether plan's last two passes agree, where there were two. */
+bool rp_has_settled(const struct report *r);
+
 void rp_print_text(const struct report *r, FILE *out);
 void rp_print_json(const struct report *r, FILE *out);
 void rp_print_trace(const struct report *r, FILE *out);

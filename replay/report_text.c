@@ -59,6 +59,9 @@ static void head(const struct report *r, FILE *out)
                 fabs(rp_off(r->iteration.mean_ns, r->plan.mean_ns)),
                 r->iteration.mean_ns >= r->plan.mean_ns ? "above" : "below",
                 ms(r->plan.mean_ns));
+    if (!rp_has_settled(r))
+        fprintf(out,
+                "The plan has not settled (see the end), so neither is this figure.\n");
 }
 
 static void iterations(const struct report *r, FILE *out)
@@ -162,6 +165,20 @@ static void wire(const struct report *r, FILE *out)
             h->overhead_sample_count);
 }
 
+/* Virtual ranks keep the plan's time, so a run is near a wrong plan, too. */
+static void settled(const struct report *r, FILE *out)
+{
+    const struct crystal_profile_head *h = crystal_profile_head(r->profile);
+
+    if (rp_has_settled(r))
+        return;
+    fprintf(out,
+            "- Plan has not settled: the last two of its %u passes differ by %+.1f %%, "
+            "more\n  than plan.tolerance. Virtual ranks keep its time, so this run may "
+            "be near it\n  and yet off the real job. Plan again on a quiet machine.\n",
+            h->pass_count, h->pass_off_ppm / 1e4);
+}
+
 static void left(const struct report *r, FILE *out)
 {
     for (uint32_t i = 0; i < r->layout.sandbox_count; i++) {
@@ -188,6 +205,7 @@ static void deviations(const struct report *r, FILE *out)
     char bytes[16];
 
     fprintf(out, "\nWhere this run differs from the real job:\n");
+    settled(r, out);
     if (r->standin_ops)
         fprintf(out,
                 "- %" PRIu64 " operation%s (%s) met stand-ins of virtual ranks' data: "

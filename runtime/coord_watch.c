@@ -309,9 +309,11 @@ static void silent(struct crystal_coord *coord, const struct watch_look *w,
         state->told_count += state->told_count < TOLD_MAX;
         state->cpu_ticks = ticks;
         state->cpu_since_ns = crystal_now_ns();
-        (void)snprintf(text, sizeof text,
-                       "warning: nothing has come for %u s; %s; meanwhile %s",
-                       (unsigned)(silent_ns / 1000000000U), late, waiting);
+        (void)snprintf(
+            text, sizeof text,
+            "nothing has come for %u s (no error while a rank computes); %s; meanwhile "
+            "%s",
+            (unsigned)(silent_ns / 1000000000U), late, waiting);
         crystal_coord_notice(coord, text);
     }
     if (ticks == UINT64_MAX || ticks > state->cpu_ticks + 1) { /* it computes */

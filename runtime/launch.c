@@ -209,6 +209,7 @@ static void child_main(const struct crystal_launch_rank *rank, char **env,
     if ((in >= 0 && dup2(in, STDIN_FILENO) < 0) ||
         (out >= 0 && (dup2(out, STDOUT_FILENO) < 0 || dup2(out, STDERR_FILENO) < 0)))
         goto err;
+    (void)signal(SIGXFSZ, SIG_DFL); /* scrystal ignores it */
     (void)sigprocmask(SIG_SETMASK, mask, NULL);
     (void)execvpe(rank->argv[0], rank->argv, env);
 err:
@@ -380,12 +381,19 @@ void crystal_launch_stop(struct crystal_launch *l, int grace_ms)
 
 void crystal_launch_destroy(struct crystal_launch *l)
 {
+    const struct timespec at_once = {0, 0};
+    sigset_t pipe;
+
     if (!l)
         return;
+    (void)sigemptyset(&pipe);
+    (void)sigaddset(&pipe, SIGPIPE);
     crystal_launch_stop(l, GRACE_MS);
     (void)close(l->guard_fd); /* the guard's end */
     while (waitpid(l->guard, NULL, 0) < 0 && errno == EINTR)
         ;
+    if (sigismember(&l->before, SIGPIPE) == 0) /* of a dead guard: dealt with */
+        (void)sigtimedwait(&pipe, NULL, &at_once);
     (void)pthread_sigmask(SIG_SETMASK, &l->before, NULL);
     free(l->children);
     free(l);

@@ -47,7 +47,10 @@ struct crystal_profile_head {
     uint32_t iteration_count;       /* iterations that were measured, per rank */
     uint32_t measured_count;        /* sandbox ranks that were measured */
     uint64_t op_overhead_ns;        /* software cost per operation, as overhead_ns */
-    uint64_t reserved[7];
+    uint32_t pass_count;            /* of plan, 0 = one */
+    int32_t pass_off_ppm; /* by how much the last pass composed a longer iteration of
+                             the sandbox than the one before */
+    uint64_t reserved[6];
 };
 _Static_assert(sizeof(struct crystal_profile_head) == 128, "frozen");
 

@@ -31,6 +31,8 @@ struct machine {
 
 static int load(struct machine *m, const char *xml_path, struct crystal_error *err)
 {
+    static const char *const left_out[] = {"opencl", "gl"};
+
     if (hwloc_topology_init(&m->topology) < 0)
         return crystal_error_set(err, ENOMEM, "topology: hwloc cannot start");
     if (xml_path && hwloc_topology_set_xml(m->topology, xml_path) < 0) {
@@ -38,6 +40,10 @@ static int load(struct machine *m, const char *xml_path, struct crystal_error *e
         return crystal_error_set(err, EINVAL, "topology %s: no hwloc XML file",
                                  xml_path);
     }
+    /* They start drivers and look for displays, and tell nothing that PCI does not. */
+    for (size_t i = 0; i < sizeof left_out / sizeof *left_out; i++)
+        (void)hwloc_topology_set_components(
+            m->topology, HWLOC_TOPOLOGY_COMPONENTS_FLAG_BLACKLIST, left_out[i]);
     (void)hwloc_topology_set_io_types_filter(m->topology, HWLOC_TYPE_FILTER_KEEP_ALL);
     if (hwloc_topology_load(m->topology) < 0) {
         hwloc_topology_destroy(m->topology);

@@ -142,6 +142,7 @@ static void use_forked(ncclComm_t comm, ncclStream_t stream, crystal_event_t eve
                ncclSuccess);
     RANK_CHECK(ncclGetUniqueId(&id) == ncclInvalidUsage);
     RANK_CHECK(ncclCommDestroy(comm) == ncclSuccess);
+    (void)crystal_event_destroy(event);
     exit(ranks_failed ? 1 : 0);
 }
 
@@ -171,6 +172,7 @@ static void fork_with_work(int rank, int n)
     }
     RANK_CHECK(crystal_stream_synchronize(stream) == ncclSuccess && late == 5);
     RANK_CHECK(sum_of_ranks(comm, 1, NULL) == n);
+    RANK_CHECK(crystal_event_destroy(event) == ncclSuccess);
     RANK_CHECK(ncclCommDestroy(comm) == ncclSuccess);
 }
 

@@ -415,6 +415,23 @@ static void program_without_nccl(void)
               "crystal: capture: rank 0 recorded nothing, it made no NCCL call");
 }
 
+static void job_without_program(void)
+{
+    make_job("");
+    CHECK_EQ(finish(start("exec %s capture --job %s", scrystal, job_dir)), 70);
+    CHECK_HAS(output, "no program is known; give it behind --");
+}
+
+/* A file that may not grow is an error, no signal. */
+static void files_may_not_grow(void)
+{
+    make_job("");
+    CHECK_EQ(finish(start("ulimit -f 1; exec %s capture --job %s -- %s --tp 2 --pp 2",
+                          scrystal, job_dir, program)),
+             70);
+    nothing_is_left();
+}
+
 static void job_without_layout(void)
 {
     CHECK_EQ(finish(start("rm %s/layout.yaml; exec %s capture --job %s -- true",
@@ -480,6 +497,11 @@ static void job_is_in_use(void)
     CHECK_EQ(WEXITSTATUS(system(output)), 70);
     (void)snprintf(output, sizeof output, "grep -q 'in use' %s", path);
     CHECK_EQ(system(output), 0);
+    (void)snprintf(output, sizeof output, "%s graph --job %s >%s 2>&1", scrystal,
+                   job_dir, path);
+    CHECK_EQ(WEXITSTATUS(system(output)), 70); /* not under the recorder's pen */
+    (void)snprintf(output, sizeof output, "grep -q 'in use' %s", path);
+    CHECK_EQ(system(output), 0);
     (void)unlink(path);
     CHECK_EQ(kill(pid, SIGINT), 0);
     CHECK_EQ(finish(pid), 128 + SIGINT);
@@ -507,6 +529,8 @@ int main(void)
     CHECK_RUN(ranks_disagree);
     CHECK_RUN(program_that_cannot_run);
     CHECK_RUN(program_without_nccl);
+    CHECK_RUN(job_without_program);
+    CHECK_RUN(files_may_not_grow);
     CHECK_RUN(job_without_layout);
     CHECK_RUN(command_is_killed);
     CHECK_RUN(command_is_told_to_stop);

@@ -15,6 +15,8 @@
 #define ALONE_NS 132072 /* all-reduce of 32768 floats by two: 2 * 65536 + 1000 ns */
 
 /* An all-reduce and the wait for it. */
+static const struct crystal_compose_before first_pass;
+
 static void reduce(struct job *j, uint16_t comm, uint64_t count, uint64_t took_ns)
 {
     uint64_t record = crystal_trace_count(j->trace);
@@ -71,7 +73,7 @@ static struct crystal_profile *composed(const struct job *j)
     struct crystal_profile *p;
     char path[160];
 
-    JOB_MUST(crystal_plan_compose(j->dir, NULL, &job_err));
+    JOB_MUST(crystal_plan_compose(j->dir, NULL, &first_pass, &job_err));
     job_path(j, path, sizeof path, "job.profile");
     p = crystal_profile_open(path, &job_err);
     JOB_MUST(!p);
@@ -253,7 +255,7 @@ static void refuse(const struct job *j, const char *part)
 {
     struct crystal_error err = {0};
 
-    CHECK(crystal_plan_compose(j->dir, NULL, &err) < 0);
+    CHECK(crystal_plan_compose(j->dir, NULL, &first_pass, &err) < 0);
     CHECK_HAS(err.text, part);
 }
 
@@ -282,7 +284,7 @@ static void refuses_what_does_not_fit(void)
     job_rank_end(&j);
     refuse(&j,
            "rank 0: the program did not call what it called during capture (record ");
-    CHECK_EQ(crystal_plan_compose(j.dir, NULL, NULL), -ESTALE);
+    CHECK_EQ(crystal_plan_compose(j.dir, NULL, &first_pass, NULL), -ESTALE);
 
     /* nothing that repeats */
     job_rank(&j, "plan", 0);

@@ -15,6 +15,8 @@
 #include <errno.h>
 
 /* An all-reduce and the wait for it. */
+static const struct crystal_compose_before first_pass;
+
 static void reduce(struct job *j, uint16_t comm, uint64_t took_ns)
 {
     uint64_t record = crystal_trace_count(j->trace);
@@ -124,7 +126,7 @@ static void make(struct job *j)
         rank(j, "plan", r);
     }
     JOB_MUST(crystal_graph_build(j->dir, &job_err));
-    JOB_MUST(crystal_plan_compose(j->dir, NULL, &job_err));
+    JOB_MUST(crystal_plan_compose(j->dir, NULL, &first_pass, &job_err));
     job_path(j, path, sizeof path, "runs");
     JOB_MUST(mkdir(path, 0700));
     for (int n = 1; n <= 2; n++) {
@@ -267,7 +269,7 @@ static void refuses_other_parents(void)
         rank(&j, "plan", r);
     }
     JOB_MUST(crystal_graph_build(j.dir, &job_err));
-    JOB_MUST(crystal_plan_compose(j.dir, NULL, &job_err));
+    JOB_MUST(crystal_plan_compose(j.dir, NULL, &first_pass, &job_err));
     refuse(&j, -ENOENT, "runs: no finished run; run 'scrystal emulate' first");
     job_end(&j);
 }
