@@ -179,17 +179,18 @@ static uint32_t costs_of(struct crystal_overhead *o,
     return count;
 }
 
-/* The median cost of those with as many steps as costs[at], which are sorted. */
-static double median_at(const struct cost *costs, uint32_t count, uint32_t at)
+/* The lower quartile of the costs of those with as many steps as costs[at], which are
+ * sorted: what it costs where no rank is kept from the CPU by another one. */
+static double quartile_at(const struct cost *costs, uint32_t count, uint32_t at)
 {
-    uint32_t begin = at, end = at, middle;
+    uint32_t begin = at, end = at, quarter;
 
     while (begin > 0 && costs[begin - 1].steps == costs[at].steps)
         begin--;
     while (end < count && costs[end].steps == costs[at].steps)
         end++;
-    middle = begin + (end - begin) / 2;
-    return (double)costs[middle].ns;
+    quarter = begin + (end - begin) / 4;
+    return (double)costs[quarter].ns;
 }
 
 static uint64_t not_negative(double ns)
@@ -219,8 +220,8 @@ int crystal_overhead_find(struct crystal_overhead *o,
         uint32_t span;
 
         qsort(costs, count, sizeof *costs, compare_cost);
-        few = median_at(costs, count, 0);
-        many = median_at(costs, count, count - 1);
+        few = quartile_at(costs, count, 0);
+        many = quartile_at(costs, count, count - 1);
         span = costs[count - 1].steps - costs[0].steps;
         per_step = span ? (many - few) / span : few / costs[0].steps;
         if (per_step < 0)

@@ -33,10 +33,10 @@ int crystal_overhead_put(struct crystal_overhead *o,
 int crystal_overhead_add(struct crystal_overhead *o, const struct crystal_graph *g,
                          uint32_t run, uint32_t lrank, const struct crystal_op *ops,
                          uint64_t op_count, uint64_t first, struct crystal_error *err);
-/* Sets wire->overhead_ns (per message step) and wire->op_overhead_ns from the medians
- * of all collectives of which every member was added; both 0 where there are none.
- * Collectives of one length alone cannot tell the two apart: it all goes to the steps.
- * *ret_count says how many collectives there were. */
+/* Sets wire->overhead_ns (per message step) and wire->op_overhead_ns from the lower
+ * quartiles of all collectives of which every member was added; both 0 where there are
+ * none. Collectives of one length alone cannot tell the two apart: it all goes to the
+ * steps. *ret_count says how many collectives there were. */
 int crystal_overhead_find(struct crystal_overhead *o,
                           struct crystal_transfer_wire *wire, uint32_t *ret_count,
                           struct crystal_error *err);
