@@ -100,9 +100,14 @@ static void plan_measures_in_slices(void)
 
 static void plan_fails_with_its_rank(void)
 {
-    CHECK_EQ(finish(start_stage("plan",
-                                "--iterations 8 --fail exit --fail-rank 1 " OPTIONS)),
-             70);
+    /* Which of two ranks ended first is not known where another one dies of it. */
+    for (int i = 0; i < 5; i++) {
+        CHECK_EQ(finish(start_stage(
+                     "plan", "--iterations 8 --fail exit --fail-rank 1 " OPTIONS)),
+                 70);
+        if (strstr(output, "rank 1 ended with code 7"))
+            break;
+    }
     CHECK_HAS(output, "rank 1 gives up\n");
     CHECK_HAS(output, "crystal: plan: rank 1 ended with code 7; see ");
     nothing_is_left();
