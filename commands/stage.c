@@ -195,11 +195,11 @@ int stage_sweep(const struct stage *stage, const char *sub, const char *suffix,
     return code;
 }
 
-/* The last lines of a rank's log, as the program printed them. */
-static void show_log_tail(const char *path)
+/* The end of a rank's log, without its last newline; its length, 0 where there is none.
+ */
+static size_t read_log_tail(const char *path, char text[LOG_TAIL_BYTES + 1])
 {
-    char text[LOG_TAIL_BYTES + 1], *line;
-    int fd = open(path, O_RDONLY | O_CLOEXEC), lines = 0;
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
     off_t size = fd < 0 ? -1 : lseek(fd, 0, SEEK_END);
     ssize_t got = 0;
 
@@ -208,12 +208,22 @@ static void show_log_tail(const char *path)
                     size > LOG_TAIL_BYTES ? size - LOG_TAIL_BYTES : 0);
     if (fd >= 0)
         (void)close(fd); /* read-only */
-    if (got <= 0)
-        return;
-    text[got] = 0;
+    if (got < 0)
+        got = 0;
     if (got && text[got - 1] == '\n')
-        text[--got] = 0;
-    line = text + got;
+        got--;
+    text[got] = 0;
+    return (size_t)got;
+}
+
+/* The last lines of a rank's log, as the program printed them. */
+static void show_log_tail(const char *path)
+{
+    char text[LOG_TAIL_BYTES + 1], *line = text + read_log_tail(path, text);
+    int lines = 0;
+
+    if (line == text)
+        return;
     while (line > text && (line[-1] != '\n' || ++lines < LOG_TAIL_LINES))
         line--;
     fprintf(stderr, "%s\n", line);
@@ -335,6 +345,43 @@ static uint32_t lost_rank(const char *sentence)
                : UINT32_MAX;
 }
 
+/* The rank whose end the net plugin saw in this rank's log (net_tcp.c), UINT32_MAX if
+ * none. */
+static uint32_t departed_peer(const struct stage *stage, uint32_t lrank)
+{
+    static const char ended[] = "; its process has ended";
+    char path[PATH_MAX], text[LOG_TAIL_BYTES + 1], *line;
+    unsigned peer;
+
+    if (stage_log_path(stage, lrank, path, NULL) || !read_log_tail(path, text))
+        return UINT32_MAX;
+    line = strstr(text, ended);
+    if (!line)
+        return UINT32_MAX;
+    *line = 0;
+    while (line > text && line[-1] != '\n')
+        line--;
+    return sscanf(line, "crystal: net: %*s %*s rank %u of communicator", &peer) == 1
+               ? (uint32_t)peer
+               : UINT32_MAX;
+}
+
+/* A rank that exits closes its connections before it has ended, so the first end that
+ * is seen may be of a rank that died of it. */
+static void follow_to_cause(struct stage *stage, struct crystal_launch_end *end)
+{
+    uint32_t peer = departed_peer(stage, end->lrank);
+    struct crystal_launch_end other;
+    int signal;
+
+    while (peer != UINT32_MAX && crystal_launch_running(stage->launch) &&
+           crystal_launch_wait(stage->launch, STOP_MS, &other, &signal) == 1)
+        if (other.lrank == peer && other.code) {
+            *end = other;
+            peer = departed_peer(stage, end->lrank);
+        }
+}
+
 /* Something ended the stage: a rank (end) or the coordinator (end NULL). One cause is
  * told, that of whoever knows more: of a rank's death we, of everything else the
  * coordinator. */
@@ -349,8 +396,13 @@ static int stage_ended(struct stage *stage, const struct crystal_launch_end *end
 
     if (end && end->signal && end->signal != SIGABRT)
         return rank_failed(stage, end, err);
-    if (crystal_client_wait_stop(stage->client, end ? STOP_MS : 0, &stop) != -ECANCELED)
-        return rank_failed(stage, end, err);
+    if (crystal_client_wait_stop(stage->client, end ? STOP_MS : 0, &stop) !=
+        -ECANCELED) {
+        struct crystal_launch_end cause = *end; /* there is one: we have waited */
+
+        follow_to_cause(stage, &cause);
+        return rank_failed(stage, &cause, err);
+    }
     lost = lost_rank(stop.text);
     if (end && end->lrank == lost)
         return rank_failed(stage, end, err);
