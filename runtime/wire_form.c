@@ -64,21 +64,93 @@ static void put_flag64(unsigned char *at, uint64_t flag)
     __atomic_store_n((uint64_t *)(void *)at, flag, __ATOMIC_RELEASE);
 }
 
+/* One line of 8 bytes of data. */
+static void pack_line(uint64_t flag, const unsigned char *data, unsigned char *wire)
+{
+    uint32_t words[2];
+
+    memcpy(words, data, LL_DATA);
+    put_flag64(wire, flag | words[0]); /* a word and its flag are one store */
+    put_flag64(wire + 8, flag | words[1]);
+}
+
 static void pack_ll(uint64_t step, const unsigned char *data, uint64_t bytes,
                     unsigned char *wire)
 {
     const uint64_t flag = (uint64_t)(uint32_t)(step + 1) << 32;
+    unsigned char last[LL_DATA] = {0};
 
-    for (; bytes; wire += LL_LINE) {
-        uint32_t words[2] = {0};
-        uint64_t piece = bytes < LL_DATA ? bytes : LL_DATA;
-
-        memcpy(words, data, piece);
-        put_flag64(wire, flag | words[0]); /* a word and its flag are one store */
-        put_flag64(wire + 8, flag | words[1]);
-        data += piece;
-        bytes -= piece;
+    for (; bytes >= LL_DATA; wire += LL_LINE, data += LL_DATA, bytes -= LL_DATA)
+        pack_line(flag, data, wire);
+    if (bytes) {
+        memcpy(last, data, bytes);
+        pack_line(flag, last, wire);
     }
+}
+
+/* A whole slice's data, line by line as place_unit has it: 15 words of a line of the
+ * first block and 14 of one of the second stand together; the line's sixteenth word is
+ * the other one's fifteenth. */
+static void pack_slice(const unsigned char *data, unsigned char *wire)
+{
+    for (uint32_t half = 0; half < 2; half++) {
+        const unsigned char *from = data + (size_t)half * HALF_UNITS * UNIT_BYTES;
+        unsigned char *to = wire + (size_t)half * HALF_WIRE;
+
+        for (uint32_t line = 0; line < HALF_WIRE / 2 / LINE_BYTES; line++) {
+            memcpy(to, from, LINE_BYTES - 8);
+            memcpy(to + BLOCK_WIRE + LINE_BYTES - 16, from + LINE_BYTES - 8, 8);
+            to += LINE_BYTES;
+            from += LINE_BYTES;
+        }
+        for (uint32_t line = 0; line < HALF_WIRE / 2 / LINE_BYTES; line++) {
+            memcpy(to, from, LINE_BYTES - 16);
+            to += LINE_BYTES;
+            from += LINE_BYTES - 16;
+        }
+    }
+}
+
+static void unpack_slice(const unsigned char *wire, unsigned char *data)
+{
+    for (uint32_t half = 0; half < 2; half++) {
+        const unsigned char *from = wire + (size_t)half * HALF_WIRE;
+        unsigned char *to = data + (size_t)half * HALF_UNITS * UNIT_BYTES;
+
+        for (uint32_t line = 0; line < HALF_WIRE / 2 / LINE_BYTES; line++) {
+            memcpy(to, from, LINE_BYTES - 8);
+            memcpy(to + LINE_BYTES - 8, from + BLOCK_WIRE + LINE_BYTES - 16, 8);
+            from += LINE_BYTES;
+            to += LINE_BYTES;
+        }
+        for (uint32_t line = 0; line < HALF_WIRE / 2 / LINE_BYTES; line++) {
+            memcpy(to, from, LINE_BYTES - 16);
+            from += LINE_BYTES;
+            to += LINE_BYTES - 16;
+        }
+    }
+}
+
+/* What there is of a slice. */
+static void pack_piece(const unsigned char *data, uint64_t piece, unsigned char *wire)
+{
+    for (uint32_t unit = 0; unit * UNIT_BYTES < piece; unit++) {
+        unsigned char words[UNIT_BYTES] = {0};
+        uint64_t left = piece - unit * UNIT_BYTES;
+        uint32_t first, second;
+
+        memcpy(words, data + (size_t)unit * UNIT_BYTES,
+               left < UNIT_BYTES ? left : UNIT_BYTES);
+        place_unit(unit, &first, &second);
+        memcpy(wire + first, words, 8);
+        memcpy(wire + second, words + 8, 8);
+    }
+}
+
+static void slice_flags(uint64_t step, unsigned char *wire)
+{
+    for (uint32_t line = 0; line < SLICE_WIRE; line += LINE_BYTES)
+        put_flag64(wire + line + LINE_BYTES - 8, step + 1);
 }
 
 static void pack_ll128(uint64_t step, const unsigned char *data, uint64_t bytes,
@@ -87,20 +159,12 @@ static void pack_ll128(uint64_t step, const unsigned char *data, uint64_t bytes,
     for (; bytes; wire += SLICE_WIRE) {
         uint64_t piece = bytes < SLICE_DATA ? bytes : SLICE_DATA;
 
-        for (uint32_t unit = 0; unit * UNIT_BYTES < piece; unit++) {
-            unsigned char words[UNIT_BYTES] = {0};
-            uint64_t left = piece - unit * UNIT_BYTES;
-            uint32_t first, second;
-
-            memcpy(words, data + (size_t)unit * UNIT_BYTES,
-                   left < UNIT_BYTES ? left : UNIT_BYTES);
-            place_unit(unit, &first, &second);
-            memcpy(wire + first, words, 8);
-            memcpy(wire + second, words + 8, 8);
-        }
+        if (piece == SLICE_DATA)
+            pack_slice(data, wire);
+        else
+            pack_piece(data, piece, wire);
         atomic_thread_fence(memory_order_release);
-        for (uint32_t line = 0; line < SLICE_WIRE; line += LINE_BYTES)
-            put_flag64(wire + line + LINE_BYTES - 8, step + 1);
+        slice_flags(step, wire);
         data += piece;
         bytes -= piece;
     }
@@ -119,15 +183,34 @@ void crystal_form_pack(enum crystal_proto proto, uint64_t step, const void *data
 
 static void unpack_ll(const unsigned char *wire, uint64_t bytes, unsigned char *data)
 {
+    unsigned char line[LL_DATA];
+
     for (; bytes; wire += LL_LINE) {
-        unsigned char line[LL_DATA];
         uint64_t piece = bytes < LL_DATA ? bytes : LL_DATA;
 
         memcpy(line, wire, 4);
         memcpy(line + 4, wire + 8, 4);
-        memcpy(data, line, piece);
+        if (piece == LL_DATA)
+            memcpy(data, line, LL_DATA);
+        else
+            memcpy(data, line, piece);
         data += piece;
         bytes -= piece;
+    }
+}
+
+static void unpack_piece(const unsigned char *wire, uint64_t piece, unsigned char *data)
+{
+    for (uint32_t unit = 0; unit * UNIT_BYTES < piece; unit++) {
+        uint64_t left = piece - unit * UNIT_BYTES;
+        unsigned char words[UNIT_BYTES];
+        uint32_t first, second;
+
+        place_unit(unit, &first, &second);
+        memcpy(words, wire + first, 8);
+        memcpy(words + 8, wire + second, 8);
+        memcpy(data + (size_t)unit * UNIT_BYTES, words,
+               left < UNIT_BYTES ? left : UNIT_BYTES);
     }
 }
 
@@ -136,17 +219,10 @@ static void unpack_ll128(const unsigned char *wire, uint64_t bytes, unsigned cha
     for (; bytes; wire += SLICE_WIRE) {
         uint64_t piece = bytes < SLICE_DATA ? bytes : SLICE_DATA;
 
-        for (uint32_t unit = 0; unit * UNIT_BYTES < piece; unit++) {
-            uint64_t left = piece - unit * UNIT_BYTES;
-            unsigned char words[UNIT_BYTES];
-            uint32_t first, second;
-
-            place_unit(unit, &first, &second);
-            memcpy(words, wire + first, 8);
-            memcpy(words + 8, wire + second, 8);
-            memcpy(data + (size_t)unit * UNIT_BYTES, words,
-                   left < UNIT_BYTES ? left : UNIT_BYTES);
-        }
+        if (piece == SLICE_DATA)
+            unpack_slice(wire, data);
+        else
+            unpack_piece(wire, piece, data);
         data += piece;
         bytes -= piece;
     }
@@ -161,4 +237,53 @@ void crystal_form_unpack(enum crystal_proto proto, const void *wire, uint64_t by
         unpack_ll128(wire, bytes, data);
     else if (bytes)
         memcpy(data, wire, bytes);
+}
+
+void crystal_form_flags(enum crystal_proto proto, uint64_t step, uint64_t wire_bytes,
+                        void *wire)
+{
+    unsigned char *at = wire;
+    const uint32_t flag = (uint32_t)(step + 1);
+
+    if (proto == CRYSTAL_PROTO_LL)
+        for (uint64_t i = 4; i < wire_bytes; i += 8)
+            memcpy(at + i, &flag, sizeof flag);
+    else if (proto == CRYSTAL_PROTO_LL128)
+        for (uint64_t i = 0; i + SLICE_WIRE <= wire_bytes; i += SLICE_WIRE)
+            slice_flags(step, at + i);
+}
+
+static void repack_ll(uint64_t step, const unsigned char *from, uint64_t wire_bytes,
+                      unsigned char *wire)
+{
+    const uint64_t flag = (uint64_t)(uint32_t)(step + 1) << 32;
+
+    for (uint64_t i = 0; i + 8 <= wire_bytes; i += 8) {
+        uint32_t word;
+
+        memcpy(&word, from + i, sizeof word);
+        put_flag64(wire + i, flag | word);
+    }
+}
+
+static void repack_ll128(uint64_t step, const unsigned char *from, uint64_t wire_bytes,
+                         unsigned char *wire)
+{
+    for (uint64_t i = 0; i + SLICE_WIRE <= wire_bytes; i += SLICE_WIRE) {
+        for (uint32_t line = 0; line < SLICE_WIRE; line += LINE_BYTES)
+            memcpy(wire + i + line, from + i + line, LINE_BYTES - 8);
+        atomic_thread_fence(memory_order_release);
+        slice_flags(step, wire + i);
+    }
+}
+
+void crystal_form_repack(enum crystal_proto proto, uint64_t step, const void *from,
+                         uint64_t wire_bytes, void *wire)
+{
+    if (proto == CRYSTAL_PROTO_LL)
+        repack_ll(step, from, wire_bytes, wire);
+    else if (proto == CRYSTAL_PROTO_LL128)
+        repack_ll128(step, from, wire_bytes, wire);
+    else if (wire_bytes)
+        memcpy(wire, from, wire_bytes);
 }

@@ -38,6 +38,15 @@ uint64_t crystal_form_bytes(enum crystal_proto proto, uint64_t bytes);
 void crystal_form_pack(enum crystal_proto proto, uint64_t step, const void *data,
                        uint64_t bytes, void *wire);
 
+/* The same where the data are in another message's form already: its bytes with step's
+ * flags instead of its own. wire_bytes is what crystal_form_bytes says of a message. */
+void crystal_form_repack(enum crystal_proto proto, uint64_t step, const void *from,
+                         uint64_t wire_bytes, void *wire);
+
+/* Only step's flags; what stands between them stays. */
+void crystal_form_flags(enum crystal_proto proto, uint64_t step, uint64_t wire_bytes,
+                        void *wire);
+
 /* The data of a message. */
 void crystal_form_unpack(enum crystal_proto proto, const void *wire, uint64_t bytes,
                          void *data);

@@ -100,6 +100,34 @@ static void comes_back(void)
         }
 }
 
+/* A message in another one's form: the same bytes as packed anew. */
+static void repacked(void)
+{
+    static const uint64_t sizes[] = {1, 8, 1000, 1920, 5000, 576000};
+
+    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++)
+        for (int p = 0; p < CRYSTAL_PROTO_COUNT; p++) {
+            const enum crystal_proto proto = (enum crystal_proto)p;
+            uint64_t bytes = sizes[i], wire_bytes = crystal_form_bytes(proto, bytes);
+            unsigned char *data = malloc(bytes), *old = calloc(wire_bytes, 1);
+            unsigned char *want = calloc(wire_bytes, 1), *got = malloc(wire_bytes);
+
+            for (uint64_t b = 0; b < bytes; b++)
+                data[b] = (unsigned char)(b * 5 + b / 253);
+            crystal_form_pack(proto, 7, data, bytes, old);
+            crystal_form_pack(proto, UINT64_C(0x7fffffffe), data, bytes, want);
+            memset(got, 0xee, wire_bytes);
+            crystal_form_repack(proto, UINT64_C(0x7fffffffe), old, wire_bytes, got);
+            CHECK(memcmp(got, want, wire_bytes) == 0);
+            crystal_form_flags(proto, UINT64_C(0x7fffffffe), wire_bytes, old);
+            CHECK(memcmp(old, want, wire_bytes) == 0);
+            free(data);
+            free(old);
+            free(want);
+            free(got);
+        }
+}
+
 int main(void)
 {
     check_begin();
@@ -107,5 +135,6 @@ int main(void)
     CHECK_RUN(ll_lines);
     CHECK_RUN(ll128_slice);
     CHECK_RUN(comes_back);
+    CHECK_RUN(repacked);
     return check_end();
 }
