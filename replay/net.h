@@ -28,6 +28,7 @@ struct crystal_run_writer;
 struct crystal_lines;
 struct crystal_pats;
 struct crystal_records;
+struct crystal_rooms;
 struct crystal_trees;
 
 /* The process. Made at the first init of either plugin and kept to its end. */
@@ -36,6 +37,7 @@ struct crystal_net_module {
     struct crystal_board_header *head;
     struct crystal_graph *graph;       /* NULL without recorded payload */
     struct crystal_prefetch *prefetch; /* NULL but with --crystal-payload=all */
+    struct crystal_rooms *rooms;
     struct crystal_wire wire;
     struct crystal_nic nic; /* the egress of this process */
     uint32_t lrank;         /* UINT32_MAX if unknown */

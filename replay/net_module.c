@@ -9,6 +9,7 @@
 #include "replay/net.h"
 
 #include "replay/net_payload.h"
+#include "replay/net_room.h"
 #include "replay/run_writer.h"
 #include "replay/virtual_feed.h"
 #include "replay/virtual_line.h"
@@ -119,6 +120,9 @@ static int module_init(struct crystal_net_module *m, struct crystal_error *err)
 
     if (lrank_read(&m->lrank, err) || board_read(m, err))
         return -err->code;
+    m->rooms = crystal_rooms_create();
+    if (!m->rooms)
+        return crystal_error_set(err, ENOMEM, "out of memory for the net plugin");
     if (run_dir && *run_dir && m->lrank != UINT32_MAX) {
         m->run = crystal_run_writer_create(
             run_dir, m->lrank, m->graph ? crystal_graph_fingerprint(m->graph) : 0, err);

@@ -3,55 +3,15 @@
  */
 #include "config.h"
 
-#include "replay/virtual_line.h"
+#include "replay/virtual_line_internal.h"
 
 #include "replay/net.h"
 #include "replay/net_wait.h"
-#include "runtime/reduce.h"
 
 #include <errno.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
-
-struct line_message {
-    struct crystal_vt_sent sent;
-    void *data; /* owned; NULL: only its time matters, or taken */
-};
-
-struct line_own {
-    unsigned char *data;
-    uint64_t bytes;
-    uint64_t index_plus1;
-};
-
-struct crystal_line {
-    struct crystal_line *next;
-    uint64_t seq;
-    uint32_t channel;
-    /* from a: messages first .. first + kept - 1 in a ring of `room` */
-    struct line_message *messages;
-    uint64_t first, kept, room;
-    uint64_t arrived, arrived_count; /* count 0: not known yet */
-    struct line_own own[2];          /* by slice */
-    /* to b */
-    int is_taking;
-    uint64_t taken, taken_count;
-    struct crystal_vt vt;
-    struct crystal_vt_rank *ranks;
-    struct crystal_payload_plan plan;
-};
-
-struct crystal_lines {
-    struct crystal_net_comm *comm;
-    struct crystal_line_place place;
-    pthread_mutex_t lock; /* everything below and the lines */
-    struct crystal_line *first;
-    unsigned char *scratch; /* a message's data before it takes its form; owned */
-    uint64_t scratch_bytes;
-    int is_waited; /* a thread waits for a's messages */
-    pthread_t waiter;
-};
 
 /* --- what a message is made of --- */
 
@@ -110,13 +70,23 @@ int crystal_line_is_passed(const struct crystal_vt_path *path, uint64_t index)
 
 /* --- lines --- */
 
+static void message_free(struct line_message *message)
+{
+    if (message->room)
+        crystal_room_give(message->room);
+    else
+        free(message->data);
+    message->room = NULL;
+    message->data = NULL;
+}
+
 static void line_free(struct crystal_line *line)
 {
     for (uint64_t i = 0; i < line->kept; i++)
-        free(line->messages[(line->first + i) % line->room].data);
+        message_free(&line->messages[(line->first + i) % line->room]);
     free(line->messages);
-    free(line->own[0].data);
-    free(line->own[1].data);
+    crystal_room_give(line->own[0].room);
+    crystal_room_give(line->own[1].room);
     free(line->ranks);
     free(line);
 }
@@ -175,7 +145,7 @@ void crystal_lines_destroy(struct crystal_lines *lines)
         lines->first = line->next;
         line_free(line);
     }
-    free(lines->scratch);
+    crystal_room_give(lines->scratch);
     (void)pthread_mutex_destroy(&lines->lock);
     free(lines);
 }
@@ -253,8 +223,7 @@ static int messages_grow(struct crystal_line *line)
 
 static int push_locked(struct crystal_lines *lines, uint64_t seq, uint32_t channel,
                        uint64_t index, uint64_t count,
-                       const struct crystal_vt_sent *sent, void *data,
-                       struct crystal_error *err)
+                       const struct line_message *message, struct crystal_error *err)
 {
     struct crystal_line *line = line_get(lines, seq, channel, err);
 
@@ -271,7 +240,7 @@ static int push_locked(struct crystal_lines *lines, uint64_t seq, uint32_t chann
             (unsigned long long)line->arrived_count);
     if (messages_grow(line))
         return crystal_error_set(err, ENOMEM, "out of memory for a delay line");
-    line->messages[index % line->room] = (struct line_message){*sent, data};
+    line->messages[index % line->room] = *message;
     line->kept++;
     line->arrived++;
     line->arrived_count = count;
@@ -279,23 +248,46 @@ static int push_locked(struct crystal_lines *lines, uint64_t seq, uint32_t chann
     return 0;
 }
 
-int crystal_lines_push_owned(struct crystal_lines *lines, uint64_t seq,
-                             uint32_t channel, uint64_t index, uint64_t count,
-                             const struct crystal_vt_sent *sent, void *data,
-                             struct crystal_error *err)
+/* Takes over what the message holds. */
+static int message_push(struct crystal_lines *lines, uint64_t seq, uint32_t channel,
+                        uint64_t index, uint64_t count, struct line_message *message,
+                        struct crystal_error *err)
 {
     int code, wakes;
 
     (void)pthread_mutex_lock(&lines->lock);
-    code = push_locked(lines, seq, channel, index, count, sent, data, err);
+    code = push_locked(lines, seq, channel, index, count, message, err);
     wakes = lines->is_waited && !pthread_equal(lines->waiter, pthread_self());
     lines->is_waited = 0;
     (void)pthread_mutex_unlock(&lines->lock);
     if (wakes)
         crystal_net_wake();
     if (code)
-        free(data);
+        message_free(message);
     return code;
+}
+
+int crystal_lines_push_owned(struct crystal_lines *lines, uint64_t seq,
+                             uint32_t channel, uint64_t index, uint64_t count,
+                             const struct crystal_vt_sent *sent, void *data,
+                             struct crystal_error *err)
+{
+    struct line_message message = {.sent = *sent, .data = data};
+
+    return message_push(lines, seq, channel, index, count, &message, err);
+}
+
+/* A copy of a message's bytes; NULL with err set where memory runs out. */
+static struct crystal_room *room_copy(struct crystal_lines *lines, const void *data,
+                                      uint64_t bytes, struct crystal_error *err)
+{
+    struct crystal_room *room = crystal_room_take(lines->comm->module->rooms, bytes);
+
+    if (room && bytes)
+        memcpy(room->data, data, bytes);
+    if (!room)
+        (void)crystal_error_set(err, ENOMEM, "out of memory for a delay line");
+    return room;
 }
 
 int crystal_lines_push(struct crystal_lines *lines, uint64_t seq, uint32_t channel,
@@ -303,15 +295,15 @@ int crystal_lines_push(struct crystal_lines *lines, uint64_t seq, uint32_t chann
                        const struct crystal_vt_sent *sent, const void *data,
                        struct crystal_error *err)
 {
-    void *copy = NULL;
+    struct line_message message = {.sent = *sent};
 
     if (data && sent->bytes) {
-        copy = malloc(sent->bytes);
-        if (!copy)
-            return crystal_error_set(err, ENOMEM, "out of memory for a delay line");
-        memcpy(copy, data, sent->bytes);
+        message.room = room_copy(lines, data, sent->bytes, err);
+        if (!message.room)
+            return -ENOMEM;
+        message.data = message.room->data;
     }
-    return crystal_lines_push_owned(lines, seq, channel, index, count, sent, copy, err);
+    return message_push(lines, seq, channel, index, count, &message, err);
 }
 
 int crystal_lines_own(struct crystal_lines *lines, uint64_t seq, uint32_t channel,
@@ -320,18 +312,16 @@ int crystal_lines_own(struct crystal_lines *lines, uint64_t seq, uint32_t channe
 {
     struct crystal_line *line;
     struct line_own *own;
-    unsigned char *copy = malloc(bytes ? bytes : 1);
+    struct crystal_room *copy = room_copy(lines, data, bytes, err);
     int wakes;
 
     if (!copy)
-        return crystal_error_set(err, ENOMEM, "out of memory for a delay line");
-    if (bytes)
-        memcpy(copy, data, bytes);
+        return -ENOMEM;
     (void)pthread_mutex_lock(&lines->lock);
     line = line_get(lines, seq, channel, err);
     if (line) {
         own = &line->own[index % 2];
-        free(own->data);
+        crystal_room_give(own->room);
         *own = (struct line_own){copy, bytes, index + 1};
     }
     wakes = lines->is_waited && !pthread_equal(lines->waiter, pthread_self());
@@ -339,18 +329,11 @@ int crystal_lines_own(struct crystal_lines *lines, uint64_t seq, uint32_t channe
     if (wakes)
         crystal_net_wake();
     if (!line)
-        free(copy);
+        crystal_room_give(copy);
     return line ? 0 : -ENOMEM;
 }
 
 /* --- b's side --- */
-
-static struct line_message *message_at(struct crystal_line *line, uint64_t index)
-{
-    if (index < line->first || index >= line->first + line->kept)
-        return NULL;
-    return &line->messages[index % line->room];
-}
 
 /* Something of a's is not there yet. Another thread that brings it wakes this one; a
  * wake before the wait counts for it. */
@@ -382,117 +365,6 @@ static int line_open(struct crystal_lines *lines, struct crystal_line *line,
     return 0;
 }
 
-/* A block of a virtual rank: recorded; else of a gather this rank's own at the same
- * place, of a broadcast the first of its shape; else zeros. 1 put, 0 wait. */
-static int block_put(struct crystal_line *line, const struct crystal_line_next *next,
-                     const struct crystal_line_source *source,
-                     const struct crystal_ring_message *message, void *data,
-                     uint64_t bytes, struct crystal_error *err)
-{
-    uint64_t offset = message->offset_elts, own_index;
-    const struct line_own *own;
-    const void *recorded;
-    int code;
-
-    if (next->ring.func == CRYSTAL_FUNC_ALLGATHER)
-        offset -= (uint64_t)source->first * next->ring.count;
-    offset *= next->ring.elt_bytes;
-    if (line->plan.is_recorded || line->plan.is_bulk ||
-        next->ring.func == CRYSTAL_FUNC_BROADCAST) {
-        code = crystal_payload_get(next->op, &line->plan, source->first, offset, bytes,
-                                   &recorded, line->plan.is_recorded ? err : NULL);
-        if (!code)
-            memcpy(data, recorded, bytes);
-        if (!code || line->plan.is_recorded)
-            return code ? code : 1;
-    }
-    if (next->ring.func == CRYSTAL_FUNC_ALLGATHER) {
-        own_index =
-            message->loop * line->vt.path.slices * line->vt.path.steps + message->slice;
-        own = &line->own[own_index % 2];
-        if (own->index_plus1 != own_index + 1)
-            return 0;
-        if (own->bytes != crystal_form_bytes(next->ring.proto, bytes))
-            return crystal_error_set(err, EPROTO,
-                                     "an all-gather's first message has %llu bytes "
-                                     "where the ring's schedule has %llu",
-                                     (unsigned long long)own->bytes,
-                                     (unsigned long long)bytes);
-        crystal_form_unpack(next->ring.proto, own->data, bytes, data);
-    } else if (crystal_payload_first(next->op, &line->plan, source->first, offset,
-                                     bytes, &recorded)) {
-        memcpy(data, recorded, bytes);
-    } else {
-        memset(data, 0, bytes);
-    }
-    if (!line->plan.is_unneeded)
-        crystal_operation_standin(next->op, bytes);
-    return 1;
-}
-
-/* Adds the contributions of the run to what data holds (or starts with them). */
-static int contributions_put(struct crystal_line *line,
-                             const struct crystal_line_next *next,
-                             const struct crystal_line_source *source,
-                             const struct crystal_ring_message *message, void *data,
-                             struct crystal_error *err)
-{
-    struct crystal_payload_sum sum = {.op = next->op,
-                                      .plan = &line->plan,
-                                      .data = data,
-                                      .elts = message->elts,
-                                      .is_started = source->has_copy};
-    const uint64_t offset = message->offset_elts * next->ring.elt_bytes;
-
-    if (!source->count)
-        return 0;
-    for (uint32_t i = 0; i < source->count; i++) {
-        int code = crystal_payload_add(&sum, (source->first + i) % next->ring.nranks,
-                                       offset, err);
-
-        if (code)
-            return code;
-    }
-    crystal_payload_end(&sum);
-    /* integers are divided by whom the sum completes, floats beforehand by everybody */
-    if (source->is_completed && line->plan.redop == ncclAvg && line->plan.is_recorded)
-        (void)crystal_reduce_finish_avg(data, message->elts, line->plan.dtype,
-                                        next->ring.nranks);
-    return 0;
-}
-
-/* 1 put, 0 wait. */
-static int payload_put(struct crystal_lines *lines, struct crystal_line *line,
-                       const struct crystal_line_next *next,
-                       const struct crystal_ring_message *message, void *data,
-                       uint64_t bytes, struct crystal_error *err)
-{
-    struct crystal_line_source source;
-    struct line_message *copy;
-    int code;
-
-    crystal_line_source(&next->ring, lines->comm->crank, lines->place.run_before,
-                        next->index, &source);
-    if (source.is_block)
-        return block_put(line, next, &source, message, data, bytes, err);
-    if (source.has_copy) {
-        copy = message_at(line, source.copy_index);
-        if (!copy)
-            return 0;
-        if (copy->sent.bytes != crystal_form_bytes(next->ring.proto, bytes) ||
-            (bytes && !copy->data))
-            return crystal_error_set(
-                err, EPROTO,
-                "message %llu of an operation has %llu bytes where "
-                "the ring's schedule has %llu",
-                (unsigned long long)source.copy_index,
-                (unsigned long long)copy->sent.bytes, (unsigned long long)bytes);
-        crystal_form_unpack(next->ring.proto, copy->data, bytes, data);
-    }
-    code = contributions_put(line, next, &source, message, data, err);
-    return code ? code : 1;
-}
-
 /* Forgets what no later message needs. */
 static void messages_drop(struct crystal_line *line, uint64_t next_index)
 {
@@ -500,25 +372,38 @@ static void messages_drop(struct crystal_line *line, uint64_t next_index)
     uint64_t delay = path->is_ring ? (uint64_t)path->run * path->slices : 0;
 
     while (line->kept && line->first + delay < next_index) {
-        free(line->messages[line->first % line->room].data);
-        line->messages[line->first % line->room].data = NULL;
+        message_free(&line->messages[line->first % line->room]);
         line->first++;
         line->kept--;
     }
 }
 
-/* Where the data of a message are made: at their place where they stay as they are. */
-static void *data_place(struct crystal_lines *lines, enum crystal_proto proto,
-                        uint64_t bytes, void *data)
+/* What there is to put, of the schedule. */
+static int put_init(struct line_put *put, struct crystal_lines *lines,
+                    struct crystal_line *line, const struct crystal_line_next *next,
+                    void *data, uint64_t room, struct crystal_error *err)
 {
-    if (proto == CRYSTAL_PROTO_SIMPLE)
-        return data;
-    if (bytes > lines->scratch_bytes || !lines->scratch) {
-        free(lines->scratch);
-        lines->scratch = malloc(bytes ? bytes : 1);
-        lines->scratch_bytes = lines->scratch ? bytes : 0;
-    }
-    return lines->scratch;
+    *put = (struct line_put){.lines = lines, .line = line, .next = next, .wire = data};
+    if (next->index != line->taken || next->count != line->taken_count)
+        return crystal_error_set(
+            err, EPROTO,
+            "operation %llu: message %llu was posted when %llu was "
+            "due",
+            (unsigned long long)line->seq, (unsigned long long)next->index,
+            (unsigned long long)line->taken);
+    crystal_ring_message(&next->ring, lines->comm->crank, 0, next->index,
+                         &put->message);
+    crystal_line_source(&next->ring, lines->comm->crank, lines->place.run_before,
+                        next->index, &put->source);
+    put->bytes = (uint64_t)put->message.elts * next->ring.elt_bytes;
+    put->wire_bytes = crystal_form_bytes(next->ring.proto, put->bytes);
+    if (put->wire_bytes > room)
+        return crystal_error_set(err, EMSGSIZE,
+                                 "a message of %llu bytes of the ring's schedule does "
+                                 "not fit the %llu that were posted",
+                                 (unsigned long long)put->wire_bytes,
+                                 (unsigned long long)room);
+    return 0;
 }
 
 static int take_locked(struct crystal_lines *lines, struct crystal_line *line,
@@ -527,47 +412,30 @@ static int take_locked(struct crystal_lines *lines, struct crystal_line *line,
                        struct crystal_error *err)
 {
     struct line_message *sent = NULL, *edge = NULL;
-    struct crystal_ring_message message;
-    uint64_t sent_index, edge_index, bytes, wire_bytes;
-    void *place;
+    uint64_t sent_index, edge_index;
+    struct line_put put;
     int code = line_open(lines, line, next, err);
 
+    if (!code)
+        code = put_init(&put, lines, line, next, data, room, err);
     if (code)
         return code;
-    if (next->index != line->taken || next->count != line->taken_count)
-        return crystal_error_set(
-            err, EPROTO,
-            "operation %llu: message %llu was posted when %llu was "
-            "due",
-            (unsigned long long)line->seq, (unsigned long long)next->index,
-            (unsigned long long)line->taken);
-    crystal_ring_message(&next->ring, lines->comm->crank, 0, next->index, &message);
-    bytes = (uint64_t)message.elts * next->ring.elt_bytes;
-    wire_bytes = crystal_form_bytes(next->ring.proto, bytes);
-    if (wire_bytes > room)
-        return crystal_error_set(err, EMSGSIZE,
-                                 "a message of %llu bytes of the ring's schedule does "
-                                 "not fit the %llu that were posted",
-                                 (unsigned long long)wire_bytes,
-                                 (unsigned long long)room);
-    place = data_place(lines, next->ring.proto, bytes, data);
-    if (!place)
-        return crystal_error_set(err, ENOMEM, "out of memory for a message");
     crystal_vt_needs(&line->vt.path, next->index, &sent_index, &edge_index);
-    if (sent_index != CRYSTAL_VT_NONE && !(sent = message_at(line, sent_index)))
+    if (sent_index != CRYSTAL_VT_NONE &&
+        !(sent = crystal_line_message(line, sent_index)))
         return wait_for_sender(lines);
-    if (edge_index != CRYSTAL_VT_NONE && !(edge = message_at(line, edge_index)))
+    if (edge_index != CRYSTAL_VT_NONE &&
+        !(edge = crystal_line_message(line, edge_index)))
         return wait_for_sender(lines);
-    code = payload_put(lines, line, next, &message, place, bytes, err);
+    code = crystal_line_put(&put, err);
     if (code < 0)
         return code;
     if (!code)
         return wait_for_sender(lines);
-    crystal_form_pack(next->ring.proto, next->step, place, bytes, data);
-    *ret_ns = crystal_vt_next(&line->vt, wire_bytes, next->arrive, next->arrive_user,
-                              sent ? &sent->sent : NULL, edge ? &edge->sent : NULL,
-                              ret_free_ns);
-    *ret_bytes = wire_bytes;
+    *ret_ns = crystal_vt_next(&line->vt, put.wire_bytes, next->arrive,
+                              next->arrive_user, sent ? &sent->sent : NULL,
+                              edge ? &edge->sent : NULL, ret_free_ns);
+    *ret_bytes = put.wire_bytes;
     line->taken++;
     messages_drop(line, line->taken);
     return 1;

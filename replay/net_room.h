@@ -1,0 +1,33 @@
+/* Room for messages on their way between the ends of this process. Room is reused:
+ * fresh memory costs a page fault for every 4 KiB, which for messages of NCCL's size
+ * takes longer than to copy them. It stays until the end, as much as was ever on its
+ * way at once. Thread-safe.
+ */
+#ifndef CRYSTAL_NET_ROOM_H
+#define CRYSTAL_NET_ROOM_H
+
+#include <stdint.h>
+
+struct crystal_rooms;
+
+/* One piece, aligned to 64 bytes. */
+struct crystal_room {
+    unsigned char *data;
+    uint64_t bytes; /* its size: what was asked for, at most a quarter and 1 KiB more */
+    unsigned kind;
+    struct crystal_rooms *rooms;
+    struct crystal_room *next; /* free ones */
+};
+
+struct crystal_rooms *crystal_rooms_create(void); /* NULL: out of memory */
+/* NULL is fine. What was not given back is gone, too. */
+void crystal_rooms_destroy(struct crystal_rooms *rooms);
+
+/* NULL: out of memory. */
+struct crystal_room *crystal_room_take(struct crystal_rooms *rooms, uint64_t bytes);
+void crystal_room_give(struct crystal_room *room); /* NULL is fine */
+
+/* Bytes of memory in use, for tests. */
+uint64_t crystal_rooms_bytes(struct crystal_rooms *rooms);
+
+#endif

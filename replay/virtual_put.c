@@ -1,0 +1,192 @@
+/* What a message of a delay line puts into its receiver's buffer: a message that passes
+ * keeps its form, with the flags of the receiving connection; recorded contributions
+ * are added to its data. See virtual_line.h.
+ */
+#include "config.h"
+
+#include "replay/virtual_line_internal.h"
+
+#include "replay/net.h"
+#include "runtime/reduce.h"
+
+#include <errno.h>
+#include <string.h>
+
+static void standin_count(const struct line_put *put)
+{
+    if (!put->line->plan.is_unneeded)
+        crystal_operation_standin(put->next->op, put->bytes);
+}
+
+/* Room for the message's data before they take their form: the receiver's buffer where
+ * they stay as they are. NULL with err set where memory runs out. */
+static unsigned char *data_place(const struct line_put *put, struct crystal_error *err)
+{
+    struct crystal_room **scratch = &put->lines->scratch;
+
+    if (put->next->ring.proto == CRYSTAL_PROTO_SIMPLE)
+        return put->wire;
+    if (!*scratch || (*scratch)->bytes < put->bytes) {
+        crystal_room_give(*scratch);
+        *scratch = crystal_room_take(put->lines->comm->module->rooms, put->bytes);
+    }
+    if (*scratch)
+        return (*scratch)->data;
+    (void)crystal_error_set(err, ENOMEM, "out of memory for a message");
+    return NULL;
+}
+
+/* Gives data their form in the receiver's buffer. */
+static int data_put(const struct line_put *put, const void *data)
+{
+    crystal_form_pack(put->next->ring.proto, put->next->step, data, put->bytes,
+                      put->wire);
+    return 1;
+}
+
+/* The same for data that have another message's form. */
+static int wire_put(const struct line_put *put, const void *wire)
+{
+    crystal_form_repack(put->next->ring.proto, put->next->step, wire, put->wire_bytes,
+                        put->wire);
+    return 1;
+}
+
+static int zeros_put(const struct line_put *put, struct crystal_error *err)
+{
+    unsigned char *data = data_place(put, err);
+
+    if (!data)
+        return -ENOMEM;
+    if (put->bytes)
+        memset(data, 0, put->bytes);
+    return data_put(put, data);
+}
+
+/* The sandbox's own block of a gather at the same place. 1 put, 0 wait. */
+static int own_put(const struct line_put *put, struct crystal_error *err)
+{
+    const struct crystal_vt_path *path = &put->line->vt.path;
+    const uint64_t index =
+        put->message.loop * path->slices * path->steps + put->message.slice;
+    const struct line_own *own = &put->line->own[index % 2];
+
+    if (own->index_plus1 != index + 1)
+        return 0;
+    if (own->bytes != put->wire_bytes)
+        return crystal_error_set(err, EPROTO,
+                                 "an all-gather's first message has %llu bytes where "
+                                 "the ring's schedule has %llu",
+                                 (unsigned long long)own->bytes,
+                                 (unsigned long long)put->wire_bytes);
+    standin_count(put);
+    return wire_put(put, own->room->data);
+}
+
+/* A block of a virtual rank: recorded; else of a gather this rank's own at the same
+ * place, of a broadcast the first of its shape; else zeros. 1 put, 0 wait. */
+static int block_put(const struct line_put *put, struct crystal_error *err)
+{
+    const struct crystal_payload_plan *plan = &put->line->plan;
+    const struct crystal_line_next *next = put->next;
+    uint64_t offset = put->message.offset_elts;
+    const void *recorded;
+    int code;
+
+    if (next->ring.func == CRYSTAL_FUNC_ALLGATHER)
+        offset -= (uint64_t)put->source.first * next->ring.count;
+    offset *= next->ring.elt_bytes;
+    if (plan->is_recorded || plan->is_bulk ||
+        next->ring.func == CRYSTAL_FUNC_BROADCAST) {
+        code =
+            crystal_payload_get(next->op, plan, put->source.first, offset, put->bytes,
+                                &recorded, plan->is_recorded ? err : NULL);
+        if (!code)
+            return data_put(put, recorded);
+        if (plan->is_recorded)
+            return code;
+    }
+    if (next->ring.func == CRYSTAL_FUNC_ALLGATHER)
+        return own_put(put, err);
+    standin_count(put);
+    if (crystal_payload_first(next->op, plan, put->source.first, offset, put->bytes,
+                              &recorded))
+        return data_put(put, recorded);
+    return zeros_put(put, err);
+}
+
+/* Adds the contributions of the run to what data holds (or starts with them). */
+static int contributions_put(const struct line_put *put, void *data,
+                             struct crystal_error *err)
+{
+    const struct crystal_line_next *next = put->next;
+    const struct crystal_payload_plan *plan = &put->line->plan;
+    struct crystal_payload_sum sum = {.op = next->op,
+                                      .plan = plan,
+                                      .data = data,
+                                      .elts = put->message.elts,
+                                      .is_started = put->source.has_copy};
+    const uint64_t offset = put->message.offset_elts * next->ring.elt_bytes;
+
+    for (uint32_t i = 0; i < put->source.count; i++) {
+        int code = crystal_payload_add(
+            &sum, (put->source.first + i) % next->ring.nranks, offset, err);
+
+        if (code)
+            return code;
+    }
+    crystal_payload_end(&sum);
+    /* integers are divided by whom the sum completes, floats beforehand by everybody */
+    if (put->source.is_completed && plan->redop == ncclAvg && plan->is_recorded)
+        (void)crystal_reduce_finish_avg(data, put->message.elts, plan->dtype,
+                                        next->ring.nranks);
+    return 0;
+}
+
+/* a's message with the contributions of the run. 1 put, 0 wait. */
+static int passed_put(const struct line_put *put, struct crystal_error *err)
+{
+    const struct crystal_payload_plan *plan = &put->line->plan;
+    const struct line_message *copy =
+        crystal_line_message(put->line, put->source.copy_index);
+    unsigned char *data;
+    int code;
+
+    if (!copy)
+        return 0;
+    if (copy->sent.bytes != put->wire_bytes || (put->bytes && !copy->data))
+        return crystal_error_set(err, EPROTO,
+                                 "message %llu of an operation has %llu bytes where "
+                                 "the ring's schedule has %llu",
+                                 (unsigned long long)put->source.copy_index,
+                                 (unsigned long long)copy->sent.bytes,
+                                 (unsigned long long)put->bytes);
+    if (!put->source.count)
+        return wire_put(put, copy->data);
+    if (!plan->is_recorded && !plan->is_bulk) { /* stand-ins change nothing */
+        standin_count(put);
+        return wire_put(put, copy->data);
+    }
+    data = data_place(put, err);
+    if (!data)
+        return -ENOMEM;
+    crystal_form_unpack(put->next->ring.proto, copy->data, put->bytes, data);
+    code = contributions_put(put, data, err);
+    return code ? code : data_put(put, data);
+}
+
+int crystal_line_put(const struct line_put *put, struct crystal_error *err)
+{
+    unsigned char *data;
+    int code;
+
+    if (put->source.is_block)
+        return block_put(put, err);
+    if (put->source.has_copy)
+        return passed_put(put, err);
+    data = data_place(put, err);
+    if (!data)
+        return -ENOMEM;
+    code = put->source.count ? contributions_put(put, data, err) : 0;
+    return code ? code : data_put(put, data);
+}
