@@ -19,12 +19,7 @@
 #include <unistd.h>
 
 #define GRACE_MS       3000 /* between SIGTERM and SIGKILL */
-#define CHECK_MS       100
-#define SILENT_MS      1000 /* others go on so long after one has ended unheard */
-#define STOP_MS        300  /* a coordinator's sentence may be under way */
-#define LOG_TAIL_LINES 20
 #define SENTENCE_BYTES (2 * CRYSTAL_ERROR_TEXT_BYTES)
-#define LOG_TAIL_BYTES 8192
 
 static const char *const names[] = {
     [STAGE_CAPTURE] = "capture", [STAGE_PLAN] = "plan", [STAGE_EMULATE] = "emulate"};
@@ -159,6 +154,7 @@ void stage_close(struct stage *stage)
     crystal_client_close(stage->client);
     stage_env_fini(&stage->env);
     crystal_words_fini(&stage->line);
+    free(stage->ends);
     if (stage->dir) {
         crystal_layout_fini(&stage->layout);
         crystal_jobdir_close(stage->dir);
@@ -193,40 +189,6 @@ int stage_sweep(const struct stage *stage, const char *sub, const char *suffix,
     }
     (void)closedir(dir); /* nothing was written to it */
     return code;
-}
-
-/* The end of a rank's log, without its last newline; its length, 0 where there is none.
- */
-static size_t read_log_tail(const char *path, char text[LOG_TAIL_BYTES + 1])
-{
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    off_t size = fd < 0 ? -1 : lseek(fd, 0, SEEK_END);
-    ssize_t got = 0;
-
-    if (size > 0)
-        got = pread(fd, text, LOG_TAIL_BYTES,
-                    size > LOG_TAIL_BYTES ? size - LOG_TAIL_BYTES : 0);
-    if (fd >= 0)
-        (void)close(fd); /* read-only */
-    if (got < 0)
-        got = 0;
-    if (got && text[got - 1] == '\n')
-        got--;
-    text[got] = 0;
-    return (size_t)got;
-}
-
-/* The last lines of a rank's log, as the program printed them. */
-static void show_log_tail(const char *path)
-{
-    char text[LOG_TAIL_BYTES + 1], *line = text + read_log_tail(path, text);
-    int lines = 0;
-
-    if (line == text)
-        return;
-    while (line > text && (line[-1] != '\n' || ++lines < LOG_TAIL_LINES))
-        line--;
-    fprintf(stderr, "%s\n", line);
 }
 
 /* --- ranks --- */
@@ -317,131 +279,6 @@ int stage_start_ranks(struct stage *stage, const uint32_t *lranks, uint32_t coun
     return code;
 }
 
-/* What is known of the first rank that failed. */
-static int rank_failed(struct stage *stage, const struct crystal_launch_end *end,
-                       struct crystal_error *err)
-{
-    char how[128], log[PATH_MAX];
-
-    stage->code = end->code;
-    crystal_launch_end_text(end, how, sizeof how);
-    if (!stage_log_path(stage, end->lrank, log, NULL) && access(log, R_OK) == 0)
-        show_log_tail(log);
-    else
-        log[0] = 0;
-    return crystal_error_set(err, ECANCELED, "rank %u %s%s%s", end->lrank, how,
-                             log[0] ? "; see " : "", log);
-}
-
-/* The rank whose connection the coordinator has lost, UINT32_MAX if that is not what
- * its sentence says. */
-static uint32_t lost_rank(const char *sentence)
-{
-    unsigned lrank;
-    char after;
-
-    return sscanf(sentence, "coordinator: rank %u (pid %*u) die%c", &lrank, &after) == 2
-               ? (uint32_t)lrank
-               : UINT32_MAX;
-}
-
-/* The rank whose end the net plugin saw in this rank's log (net_tcp.c), UINT32_MAX if
- * none. */
-static uint32_t departed_peer(const struct stage *stage, uint32_t lrank)
-{
-    static const char ended[] = "; its process has ended";
-    char path[PATH_MAX], text[LOG_TAIL_BYTES + 1], *line;
-    unsigned peer;
-
-    if (stage_log_path(stage, lrank, path, NULL) || !read_log_tail(path, text))
-        return UINT32_MAX;
-    line = strstr(text, ended);
-    if (!line)
-        return UINT32_MAX;
-    *line = 0;
-    while (line > text && line[-1] != '\n')
-        line--;
-    return sscanf(line, "crystal: net: %*s %*s rank %u of communicator", &peer) == 1
-               ? (uint32_t)peer
-               : UINT32_MAX;
-}
-
-/* A rank that exits closes its connections before it has ended, so the first end that
- * is seen may be of a rank that died of it. */
-static void follow_to_cause(struct stage *stage, struct crystal_launch_end *end)
-{
-    uint32_t peer = departed_peer(stage, end->lrank);
-    struct crystal_launch_end other;
-    int signal;
-
-    while (peer != UINT32_MAX && crystal_launch_running(stage->launch) &&
-           crystal_launch_wait(stage->launch, STOP_MS, &other, &signal) == 1)
-        if (other.lrank == peer && other.code) {
-            *end = other;
-            peer = departed_peer(stage, end->lrank);
-        }
-}
-
-/* Something ended the stage: a rank (end) or the coordinator (end NULL). One cause is
- * told, that of whoever knows more: of a rank's death we, of everything else the
- * coordinator. */
-static int stage_ended(struct stage *stage, const struct crystal_launch_end *end,
-                       struct crystal_error *err)
-{
-    static const char prefix[] = "coordinator: ";
-    struct crystal_error stop = {0};
-    struct crystal_launch_end other;
-    uint32_t lost;
-    int signal;
-
-    if (end && end->signal && end->signal != SIGABRT)
-        return rank_failed(stage, end, err);
-    if (crystal_client_wait_stop(stage->client, end ? STOP_MS : 0, &stop) !=
-        -ECANCELED) {
-        struct crystal_launch_end cause = *end; /* there is one: we have waited */
-
-        follow_to_cause(stage, &cause);
-        return rank_failed(stage, &cause, err);
-    }
-    lost = lost_rank(stop.text);
-    if (end && end->lrank == lost)
-        return rank_failed(stage, end, err);
-    while (lost != UINT32_MAX && crystal_launch_running(stage->launch) &&
-           crystal_launch_wait(stage->launch, STOP_MS, &other, &signal) == 1)
-        if (other.lrank == lost && other.code)
-            return rank_failed(stage, &other, err);
-    stage->was_told = 1;
-    stage->coord_found = strncmp(stop.text, prefix, sizeof prefix - 1) == 0;
-    return crystal_error_set(err, ECANCELED, "%s",
-                             stop.text + (strncmp(stop.text, prefix, sizeof prefix - 1)
-                                              ? 0
-                                              : sizeof prefix - 1));
-}
-
-/* A rank of capture that has ended well without any NCCL call: the others may wait for
- * it, and the coordinator does not know it. */
-static int has_recorded(const struct stage *stage, uint32_t lrank)
-{
-    char path[PATH_MAX];
-
-    return strcmp(stage->name, "capture") != 0 ||
-           stage_path(stage, path, NULL, "ranks/%u.trace", lrank) ||
-           access(path, F_OK) == 0;
-}
-
-static int silent_failed(const struct stage *stage, uint32_t lrank,
-                         struct crystal_error *err)
-{
-    char log[PATH_MAX];
-    int code = stage_log_path(stage, lrank, log, err);
-
-    return code ? code
-                : crystal_error_set(err, ENOENT,
-                                    "rank %u has ended without any NCCL call while "
-                                    "others go on; see %s",
-                                    lrank, log);
-}
-
 /* The sentence; what a full disk leads to is told as that. */
 static void full_sentence(const struct stage *stage, const struct crystal_error *err,
                           char out[SENTENCE_BYTES])
@@ -463,65 +300,12 @@ static void tell_coordinator(struct stage *stage, const char *sentence)
     stage->has_told = 1;
 }
 
-int stage_wait_ranks(struct stage *stage, stage_check_fn check, void *context,
-                     struct crystal_error *err)
+void stage_tell(struct stage *stage, const struct crystal_error *err)
 {
-    uint32_t silent = UINT32_MAX; /* ended so SILENT_MS ago at most */
-    int silent_ms = 0;
-    int code = 0;
+    char text[SENTENCE_BYTES];
 
-    while (!code && crystal_launch_running(stage->launch)) {
-        struct crystal_launch_end end;
-        int signal = 0;
-        int got = crystal_launch_wait(stage->launch, CHECK_MS, &end, &signal);
-
-        if (got == -EINTR) {
-            stage->stop_signal = signal;
-            code = crystal_error_set(err, EINTR, "stopped by signal %d (%s)", signal,
-                                     strsignal(signal));
-        } else if (got > 0 && end.code) {
-            code = stage_ended(stage, &end, err);
-        } else if (crystal_client_wait_stop(stage->client, 0, NULL) == -ECANCELED) {
-            code = stage_ended(stage, NULL, err);
-        } else if (check) {
-            code = check(context, err);
-        }
-        if (got > 0 && !code && !has_recorded(stage, end.lrank))
-            silent = end.lrank;
-        else if (got == 0 && silent != UINT32_MAX)
-            silent_ms += CHECK_MS;
-        if (!code && silent_ms >= SILENT_MS)
-            code = silent_failed(stage, silent, err);
-    }
-    if (code) { /* before it sees the others die */
-        char text[SENTENCE_BYTES];
-
-        full_sentence(stage, err, text);
-        tell_coordinator(stage, text);
-    }
-    crystal_launch_stop(stage->launch, GRACE_MS); /* what they left, too */
-    return code;
-}
-
-int stage_wait_job(struct stage *stage, stage_check_fn check, void *context,
-                   struct crystal_error *err)
-{
-    for (;;) {
-        struct crystal_launch_end end;
-        int signal = 0, code;
-
-        if (crystal_launch_wait(stage->launch, CHECK_MS, &end, &signal) == -EINTR) {
-            stage->stop_signal = signal;
-            return crystal_error_set(err, EINTR, "stopped by signal %d (%s)", signal,
-                                     strsignal(signal));
-        }
-        code = crystal_client_wait_stop(stage->client, 0, err);
-        if (code != -ETIMEDOUT)
-            return code;
-        code = check ? check(context, err) : 0;
-        if (code)
-            return code;
-    }
+    full_sentence(stage, err, text);
+    tell_coordinator(stage, text);
 }
 
 /* Of several agents one says the sentence: who found it, and the first node's what the

@@ -5,6 +5,7 @@
 #ifndef CRYSTAL_STAGE_H
 #define CRYSTAL_STAGE_H
 
+#include "replay/node.h"
 #include "runtime/coord_client.h"
 #include "runtime/error.h"
 #include "runtime/jobdir.h"
@@ -38,13 +39,17 @@ struct stage {
     char master_port[16];
     struct crystal_client *client;
     struct crystal_launch *launch;
-    struct stage_env env; /* the same for all ranks of this node */
+    struct crystal_node *service; /* plan, emulate: what hosts the virtual ranks; NULL
+                                     while there is none; borrowed */
+    struct stage_env env;         /* the same for all ranks of this node */
     /* outcome */
     int stop_signal; /* this process was asked to stop */
     int was_told;    /* the coordinator has the sentence already ... */
     int coord_found; /* ... and it is its own */
     int has_told;    /* it has the sentence from us */
-    int code;        /* exit code of the first rank that failed, 0 = none */
+    int code;        /* exit code of the rank that began, 0 = none failed */
+    struct crystal_launch_end *ends; /* of its ranks, as they came; owned */
+    uint32_t end_count;
 };
 
 const char *stage_name(enum stage_kind kind);
@@ -107,6 +112,8 @@ int stage_wait_ranks(struct stage *stage, stage_check_fn check, void *context,
 int stage_wait_job(struct stage *stage, stage_check_fn check, void *context,
                    struct crystal_error *err);
 
+/* Tells the coordinator the sentence, if it has none yet. */
+void stage_tell(struct stage *stage, const struct crystal_error *err);
 /* Prints the sentence, tells the coordinator, gives the exit code. */
 int stage_failed(struct stage *stage, const struct crystal_error *err);
 

@@ -71,7 +71,7 @@ static int write_env(const struct stage *stage, uint32_t node,
 
 /* What the run leaves: sealed records and run.yaml, then the report. */
 static int finish_run(const struct stage *stage, const char *sub,
-                      struct crystal_node *node, struct crystal_error *err)
+                      struct crystal_error *err)
 {
     char path[PATH_MAX];
     int code = stage_node_seal_runs(stage, sub, err);
@@ -79,22 +79,22 @@ static int finish_run(const struct stage *stage, const char *sub,
     if (!code)
         code = stage_path(stage, path, err, "%s/run.yaml", sub);
     if (!code)
-        code = crystal_node_run_yaml(node, path, err);
+        code = crystal_node_run_yaml(stage->service, path, err);
     return code;
 }
 
 /* What the agent looks after while Slurm's tasks run. */
 struct watch {
-    struct crystal_node *node;
     struct task_ends ends;
 };
 
 static int check_watch(void *context, struct crystal_error *err)
 {
     struct watch *watch = context;
-    int code = stage_node_check(watch->node, err);
+    int code = stage_node_check(watch->ends.node, err);
 
-    return code ? code : task_ends_check(&watch->ends, err);
+    return code ? task_ends_explain(&watch->ends, code, err)
+                : task_ends_check(&watch->ends, err);
 }
 
 static int wait_tasks(struct stage *stage, uint32_t node_number, struct watch *watch,
@@ -102,7 +102,16 @@ static int wait_tasks(struct stage *stage, uint32_t node_number, struct watch *w
 {
     int code = stage_path(stage, watch->ends.path, err, "agent.%u.ends", node_number);
 
-    return code ? code : stage_wait_job(stage, check_watch, watch, err);
+    if (!code)
+        code = stage_wait_job(stage, check_watch, watch, err);
+    if (!code) {
+        struct crystal_error end_err = {0};
+
+        stage->code = task_ends_result(&watch->ends, &end_err);
+        if (stage->code) /* that is no failure of ours */
+            crystal_log(CRYSTAL_LOG_ERROR, stage->name, "%s", end_err.text);
+    }
+    return code;
 }
 
 /* This agent has failed; the tasks must not wait for it. */
@@ -120,7 +129,6 @@ int stage_emulate(struct stage *stage, uint32_t node_number)
 {
     const struct crystal_layout *layout = &stage->layout;
     struct crystal_error err = {0}, end_err = {0};
-    struct crystal_node *node = NULL;
     struct watch watch = {.ends.task_count = layout->sandbox_count};
     char sub[32], run[PATH_MAX] = "", library[PATH_MAX];
     /* Where every rank is real nobody has to keep a timeline's time. */
@@ -133,7 +141,7 @@ int stage_emulate(struct stage *stage, uint32_t node_number)
         code = crystal_library_path("libcrystal-hostccl.so", library, sizeof library,
                                     &err);
     if (!code)
-        code = stage_node_open(stage, has_virtual, &node, &err);
+        code = stage_node_open(stage, has_virtual, &err);
     if (code) {
         (void)rmdir(run); /* empty: nothing has run */
         return stage_failed(stage, &err);
@@ -147,13 +155,13 @@ int stage_emulate(struct stage *stage, uint32_t node_number)
         code =
             stage_start_ranks(stage, layout->sandbox, layout->sandbox_count, 0, &err);
         if (!code)
-            code = stage_wait_ranks(stage, stage_node_check, node, &err);
+            code = stage_wait_ranks(stage, stage_node_check, stage->service, &err);
     } else if (!code) {
-        watch.node = node;
+        watch.ends.node = stage->service;
         code = wait_tasks(stage, node_number, &watch, &err);
     }
-    ended = finish_run(stage, sub, node, &end_err);
-    crystal_node_destroy(node);
+    ended = finish_run(stage, sub, &end_err);
+    stage_node_close(stage);
     if (ended && !code) { /* the first fault is what is told */
         code = ended;
         err = end_err;

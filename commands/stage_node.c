@@ -11,8 +11,7 @@
 #include <errno.h>
 #include <unistd.h>
 
-int stage_node_open(struct stage *stage, int timed, struct crystal_node **ret,
-                    struct crystal_error *err)
+int stage_node_open(struct stage *stage, int timed, struct crystal_error *err)
 {
     char graph[PATH_MAX], profile[PATH_MAX], plugin[PATH_MAX];
     struct crystal_node_config config = {.job_dir = stage->job_dir,
@@ -37,17 +36,23 @@ int stage_node_open(struct stage *stage, int timed, struct crystal_node **ret,
         config.graph_path = graph;
     if (timed)
         config.profile_path = profile;
-    *ret = crystal_node_create(&config, err);
-    if (!*ret)
+    stage->service = crystal_node_create(&config, err);
+    if (!stage->service)
         return err->code ? -err->code : -EIO;
     stage_env_add(&stage->env, "%s=%s", CRYSTAL_ENV_BOARD,
-                  crystal_node_board_path(*ret));
+                  crystal_node_board_path(stage->service));
     stage_env_add(&stage->env, "NCCL_NET_PLUGIN=%s", plugin);
     stage_env_add(&stage->env, "NCCL_PROFILER_PLUGIN=%s", plugin);
     /* NCCL 2.28 unloads a plugin with its last communicator and forgets its name; a
      * program that makes its groups anew would go on with sockets */
     stage_env_add(&stage->env, "NCCL_NET_PLUGIN_REF_COUNT=1");
     return 0;
+}
+
+void stage_node_close(struct stage *stage)
+{
+    crystal_node_destroy(stage->service);
+    stage->service = NULL;
 }
 
 int stage_node_check(void *node, struct crystal_error *err)

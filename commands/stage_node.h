@@ -8,11 +8,12 @@
 
 #include "replay/node.h"
 
-/* Starts the service and adds to stage->env what its ranks need: board, plugins. timed:
- * virtual ranks keep the profile's time; else they answer at once. */
-int stage_node_open(struct stage *stage, int timed, struct crystal_node **ret,
-                    struct crystal_error *err);
-/* A stage_check_fn over a crystal_node. */
+/* Starts stage->service and adds to stage->env what its ranks need: board, plugins.
+ * timed: virtual ranks keep the profile's time; else they answer at once. */
+int stage_node_open(struct stage *stage, int timed, struct crystal_error *err);
+/* Ends it, if there is one. */
+void stage_node_close(struct stage *stage);
+/* A stage_check_fn over the stage's crystal_node. */
 int stage_node_check(void *node, struct crystal_error *err);
 /* Seals DIR/sub/LRANK.run of the sandbox ranks, those that are there. */
 int stage_node_seal_runs(const struct stage *stage, const char *sub,

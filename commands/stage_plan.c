@@ -119,7 +119,6 @@ static int run_slice(struct stage *stage, const struct crystal_slices *slices,
     uint32_t count = slices->first[slice + 1] - slices->first[slice];
     uint32_t *ranks = slices->ranks + slices->first[slice];
     struct crystal_error seal_err = {0};
-    struct crystal_node *node = NULL;
     int code, sealed;
 
     stage->layout.sandbox = ranks;
@@ -137,12 +136,12 @@ static int run_slice(struct stage *stage, const struct crystal_slices *slices,
     if (!code)
         code = set_environment(stage, err);
     if (!code)
-        code = stage_node_open(stage, timed, &node, err);
+        code = stage_node_open(stage, timed, err);
     if (!code)
         code = stage_start_ranks(stage, ranks, count, 1, err);
     if (!code)
-        code = stage_wait_ranks(stage, stage_node_check, node, err);
-    crystal_node_destroy(node);
+        code = stage_wait_ranks(stage, stage_node_check, stage->service, err);
+    stage_node_close(stage);
     sealed = seal(stage, &seal_err);
     if (sealed && !code) { /* the first fault is what is told */
         code = sealed;

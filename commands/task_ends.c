@@ -13,7 +13,7 @@
 #include <sys/wait.h>
 #include <time.h>
 
-enum { GRACE_MS = 5000, NOTICE_MS = 10000 };
+enum { GRACE_MS = 2000, CAUSE_MS = 5000, NOTICE_MS = 10000 };
 
 extern char **environ;
 
@@ -25,47 +25,114 @@ static uint64_t now_ms(void)
     return (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
 }
 
-/* The first line of a task that failed, and the number of lines. A line without its end
- * is still being written. */
-static uint32_t read_ends(struct task_ends *ends, struct crystal_launch_end *ret_failed)
+/* What the lines say. */
+struct task_lines {
+    uint32_t count; /* a line without its end is still being written */
+    struct crystal_launch_end failed; /* the first that failed; code 0: none */
+    struct crystal_launch_end began;  /* how `cause` ended, if has_began */
+    int has_began;
+};
+
+static struct crystal_launch_end end_of(uint32_t lrank, int status)
+{
+    int signal = WIFSIGNALED(status) ? WTERMSIG(status) : 0;
+
+    return (struct crystal_launch_end){
+        lrank, signal ? 128 + signal : WEXITSTATUS(status), signal};
+}
+
+/* cause: the rank to look for. */
+static struct task_lines read_lines(const struct task_ends *ends, uint32_t cause,
+                                    uint32_t *ret_step)
 {
     FILE *file = fopen(ends->path, "re");
-    uint32_t count = 0, lrank, step;
+    struct task_lines lines = {0};
+    uint32_t lrank, step;
     char line[64];
     int status;
 
     while (file && fgets(line, sizeof line, file) && strchr(line, '\n') &&
            sscanf(line, "%u %d %u", &lrank, &status, &step) == 3) {
-        count++;
-        ends->step = step;
-        if (ret_failed->code || (WIFEXITED(status) && WEXITSTATUS(status) == 0))
-            continue;
-        ret_failed->lrank = lrank;
-        ret_failed->signal = WIFSIGNALED(status) ? WTERMSIG(status) : 0;
-        ret_failed->code =
-            ret_failed->signal ? 128 + ret_failed->signal : WEXITSTATUS(status);
+        const struct crystal_launch_end end = end_of(lrank, status);
+
+        lines.count++;
+        if (ret_step)
+            *ret_step = step;
+        if (!lines.failed.code && end.code)
+            lines.failed = end;
+        if (lrank == cause) {
+            lines.began = end;
+            lines.has_began = 1;
+        }
     }
     if (file)
         (void)fclose(file); /* read-only */
-    return count;
+    return lines;
+}
+
+/* The sentence of the rank that began; its code, that of the one that died of it where
+ * it has none. */
+static int tell(const struct task_ends *ends, const struct crystal_launch_end *failed,
+                const char *more, struct crystal_error *err)
+{
+    uint32_t cause =
+        ends->node ? crystal_node_cause(ends->node, failed->lrank) : failed->lrank;
+    struct task_lines lines = read_lines(ends, cause, NULL);
+    char how[128];
+
+    if (lines.has_began && lines.began.code) {
+        crystal_launch_end_text(&lines.began, how, sizeof how);
+        (void)crystal_error_set(err, ECANCELED, "rank %u %s%s", cause, how, more);
+        return lines.began.code;
+    }
+    (void)crystal_error_set(
+        err, ECANCELED, "rank %u %s while rank %u still communicates with it%s", cause,
+        lines.has_began ? "ended with code 0" : "has closed its connections",
+        failed->lrank, more);
+    return failed->code;
 }
 
 int task_ends_check(struct task_ends *ends, struct crystal_error *err)
 {
-    struct crystal_launch_end failed = {0};
-    char how[128];
+    struct task_lines lines = read_lines(ends, UINT32_MAX, &ends->step);
 
-    if (read_ends(ends, &failed) >= ends->task_count || !failed.code)
+    if (lines.count >= ends->task_count || !lines.failed.code)
         return 0;
     if (!ends->failed_ms)
         ends->failed_ms = now_ms();
     if (now_ms() - ends->failed_ms < GRACE_MS)
         return 0;
-    crystal_launch_end_text(&failed, how, sizeof how);
-    return crystal_error_set(err, ECANCELED,
-                             "rank %u %s while others run on, ending their "
-                             "communication",
-                             failed.lrank, how);
+    (void)tell(ends, &lines.failed, " while others run on, ending their communication",
+               err);
+    return -err->code;
+}
+
+int task_ends_explain(struct task_ends *ends, int code, struct crystal_error *err)
+{
+    uint32_t cause = crystal_node_cause(ends->node, UINT32_MAX);
+    struct task_lines lines;
+
+    if (cause == UINT32_MAX)
+        return code;
+    lines = read_lines(ends, cause, &ends->step);
+    if (lines.has_began && lines.began.code) {
+        (void)tell(ends, &lines.began, "", err);
+        return code;
+    }
+    if (!ends->broken_ms)
+        ends->broken_ms = now_ms();
+    if (now_ms() - ends->broken_ms < CAUSE_MS)
+        return 0;
+    if (lines.failed.code)
+        (void)tell(ends, &lines.failed, "", err);
+    return code;
+}
+
+int task_ends_result(const struct task_ends *ends, struct crystal_error *err)
+{
+    struct task_lines lines = read_lines(ends, UINT32_MAX, NULL);
+
+    return lines.failed.code ? tell(ends, &lines.failed, "", err) : 0;
 }
 
 /* Slurm's own command, as the user could call it. */
@@ -85,11 +152,11 @@ static void cancel_step(uint32_t step)
 
 int task_ends_finish(struct task_ends *ends)
 {
-    struct crystal_launch_end failed = {0};
+    struct task_lines lines = read_lines(ends, UINT32_MAX, &ends->step);
 
-    if (read_ends(ends, &failed) >= ends->task_count)
+    if (lines.count >= ends->task_count)
         return 1;
-    if (!failed.code)
+    if (!lines.failed.code)
         return 0;
     if (!ends->finish_ms)
         ends->finish_ms = now_ms();

@@ -1,9 +1,11 @@
-/* How Slurm's tasks of the program's step on this node have ended, from the lines that
- * crystal.so writes to DIR/agent.NODE.ends (spank/task.h).
+/* The ends of Slurm's tasks, as the plugin reports them to the node's agent: one line
+ * "LRANK STATUS STEP" per task in DIR/agent.NODE.ends (spank/task.h). A rank that has
+ * failed keeps those that go on waiting for ever, unless the agent stops them.
  */
 #ifndef CRYSTAL_TASK_ENDS_H
 #define CRYSTAL_TASK_ENDS_H
 
+#include "replay/node.h"
 #include "runtime/error.h"
 
 #include <limits.h>
@@ -11,19 +13,26 @@
 
 struct task_ends {
     char path[PATH_MAX];
-    uint32_t task_count; /* of the node */
-    uint64_t failed_ms;  /* CLOCK_MONOTONIC when a failure was first seen, 0: none */
-    uint64_t finish_ms;  /* the same after the communication has ended */
-    uint32_t step;       /* the program's, known once a task has ended */
+    uint32_t task_count;       /* of this node */
+    struct crystal_node *node; /* whose roll says who began; borrowed */
+    uint64_t broken_ms; /* when the service was first seen to fail; 0: it has not */
+    uint64_t failed_ms; /* when a failed task was first seen; 0: none */
+    uint64_t finish_ms; /* when the agent failed; 0: it has not */
+    uint32_t step;      /* of the tasks, from the lines */
 };
 
-/* 0 where every task runs on, has ended well, or has company in its failure: all have
- * ended. -ECANCELED and a sentence about the first that failed, where others still run
- * 5 s later: they may wait for it for ever. */
+/* Nonzero with the sentence of the rank that began once a task has failed and others
+ * have run on for the grace time. */
 int task_ends_check(struct task_ends *ends, struct crystal_error *err);
-/* For an agent that has failed, called until it returns nonzero: every task has ended,
- * or one has failed 10 s ago and the others wait for the communication that the agent
- * has ended; then the program's step is cancelled. */
+/* The node's service has failed (code, err), perhaps because a rank has ended: 0 while
+ * that end is awaited, else code, and the sentence of that rank if there is one. */
+int task_ends_explain(struct task_ends *ends, int code, struct crystal_error *err);
+/* All tasks have ended. The exit code of the rank that began, with its sentence; 0
+ * where none has failed. */
+int task_ends_result(const struct task_ends *ends, struct crystal_error *err);
+/* After the agent has failed and every plugin knows: 1 when no task needs this agent
+ * any more, none has failed or all have ended. Those of a failed job that do not listen
+ * end with their step, as scancel does it. */
 int task_ends_finish(struct task_ends *ends);
 
 #endif

@@ -11,6 +11,7 @@
 #include "replay/board.h"
 #include "replay/net_handle.h"
 #include "replay/net_ops.h"
+#include "replay/roll.h"
 #include "replay/wire.h"
 #include "runtime/error.h"
 
@@ -81,6 +82,9 @@ struct crystal_net_comm *crystal_net_comm_get(struct crystal_net_module *module,
 int crystal_net_comm_set(struct crystal_net_comm *comm, uint32_t nranks, uint32_t crank,
                          struct crystal_error *err);
 void crystal_net_comm_put(struct crystal_net_comm *comm);
+/* Writes on the node's roll; nothing without a board. */
+void crystal_net_note(const struct crystal_net_comm *comm, enum crystal_roll_kind kind,
+                      uint32_t crank);
 /* Does something with the communicator that has this id and is on the board, which
  * cannot go away meanwhile; -ENOENT where there is none. */
 int crystal_net_comm_with(uint64_t comm_id,

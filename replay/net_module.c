@@ -229,7 +229,19 @@ int crystal_net_comm_set(struct crystal_net_comm *comm, uint32_t nranks, uint32_
         comm->crank = crank;
     }
     (void)pthread_mutex_unlock(&self.lock);
+    if (!code)
+        crystal_net_note(comm, CRYSTAL_ROLL_JOINED, crank);
     return code;
+}
+
+void crystal_net_note(const struct crystal_net_comm *comm, enum crystal_roll_kind kind,
+                      uint32_t crank)
+{
+    const struct crystal_net_module *module = comm->module;
+
+    if (module->board)
+        crystal_roll_write(crystal_board_directory(module->board), kind, module->lrank,
+                           comm->comm_id, crank);
 }
 
 /* What it knows from the board. */

@@ -54,6 +54,8 @@ static int peer_gone(const struct tcp_end *t, int error, struct crystal_error *e
 {
     const char *verb = t->base.is_send ? "sending to" : "receiving from";
 
+    if (!t->base.failed)
+        crystal_net_note(t->base.comm, CRYSTAL_ROLL_PARTED, t->base.peer_crank);
     if (t->base.peer_crank == CRYSTAL_CRANK_UNKNOWN)
         return crystal_error_set(err, error ? error : ECONNRESET,
                                  "%s a peer on communicator %016llx: %s; its process "

@@ -9,6 +9,7 @@
 #include "replay/driver.h"
 #include "replay/node_directory.h"
 #include "replay/proxy.h"
+#include "replay/roll.h"
 #include "runtime/graph.h"
 #include "runtime/profile_file.h"
 
@@ -30,6 +31,7 @@ struct crystal_node {
     struct crystal_node_directory directory;
     struct crystal_graph *graph; /* NULL without one */
     struct crystal_board *board;
+    struct crystal_roll *roll;
     struct crystal_driver *driver; /* NULL unless timed */
     struct crystal_proxy *proxy;
     char board_path[PATH_MAX];
@@ -124,6 +126,9 @@ struct crystal_node *crystal_node_create(const struct crystal_node_config *confi
     if (crystal_node_directory_create(&node->directory, err) ||
         make_board(node, config, err))
         goto err_node;
+    node->roll = crystal_roll_create(node->directory.path, err);
+    if (!node->roll)
+        goto err_node;
     if (config->timed) {
         node->driver = crystal_driver_create(
             node->board, config->layout, config->graph_path, config->profile_path, err);
@@ -162,6 +167,11 @@ int crystal_node_status(struct crystal_node *node, struct crystal_error *err)
     return crystal_error_set(err, ECANCELED, "%s", text);
 }
 
+uint32_t crystal_node_cause(struct crystal_node *node, uint32_t lrank)
+{
+    return crystal_roll_cause(node->roll, lrank);
+}
+
 void crystal_node_destroy(struct crystal_node *node)
 {
     if (!node)
@@ -170,6 +180,7 @@ void crystal_node_destroy(struct crystal_node *node)
         crystal_client_on_comm_id(node->coord, NULL, NULL);
     crystal_proxy_destroy(node->proxy);
     crystal_driver_destroy(node->driver);
+    crystal_roll_destroy(node->roll);
     crystal_board_destroy(node->board);
     crystal_node_directory_remove(&node->directory);
     crystal_graph_close(node->graph);

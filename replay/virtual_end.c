@@ -399,14 +399,18 @@ static int feed_write(struct virtual_end *v, struct crystal_net_request *r,
             crystal_wait_fd(v->feed_fd, POLLOUT);
             return 0;
         }
-        if (sent < 0)
+        if (sent < 0) {
+            int code = errno;
+
+            crystal_net_note(v->base.comm, CRYSTAL_ROLL_PARTED, place->receiver);
             return crystal_error_set(
-                err, errno,
+                err, code,
                 "sending to rank %u of communicator %016llx, behind "
                 "virtual ranks: %s; its process has ended, see its "
                 "log",
                 place->receiver, (unsigned long long)v->base.comm->comm_id,
-                strerror(errno));
+                strerror(code));
+        }
         v->written += (uint64_t)sent;
     }
     v->written = 0;

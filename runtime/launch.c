@@ -14,7 +14,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/epoll.h>
 #include <sys/prctl.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -28,6 +30,7 @@ struct child {
     uint32_t lrank;
     pid_t pid; /* and process group; 0: nothing of it is left */
     int is_running;
+    int pidfd; /* on ends_fd until its end was told; -1: none */
 };
 
 struct crystal_launch {
@@ -35,6 +38,7 @@ struct crystal_launch {
     uint32_t count, capacity;
     uint32_t running;
     int guard_fd; /* writing end */
+    int ends_fd;  /* epoll over the children's pidfds: their ends in order; -1: none */
     pid_t guard;
     sigset_t before; /* the caller's signal mask */
     sigset_t ranks;  /* the ranks': the same without the signals that we wait for */
@@ -154,6 +158,7 @@ struct crystal_launch *crystal_launch_create(struct crystal_error *err)
         return NULL;
     }
     l->guard_fd = ends[1];
+    l->ends_fd = epoll_create1(EPOLL_CLOEXEC); /* without it, by number */
     return l;
 }
 
@@ -230,8 +235,34 @@ static int add_child(struct crystal_launch *l, uint32_t lrank, pid_t pid)
         l->children = bigger;
         l->capacity = capacity;
     }
-    l->children[l->count++] = (struct child){lrank, pid, pid != 0};
+    l->children[l->count++] = (struct child){lrank, pid, pid != 0, -1};
     return 0;
+}
+
+/* The kernel queues pidfds as their processes end. Where it has none, or no file is
+ * left, ends are found by number. */
+static void watch_end(struct crystal_launch *l, uint32_t index)
+{
+    struct child *child = &l->children[index];
+    struct epoll_event event = {.events = EPOLLIN, .data.u32 = index};
+
+    if (l->ends_fd < 0)
+        return;
+    child->pidfd = (int)syscall(SYS_pidfd_open, child->pid, 0); /* close-on-exec */
+    if (child->pidfd < 0 ||
+        epoll_ctl(l->ends_fd, EPOLL_CTL_ADD, child->pidfd, &event) == 0)
+        return;
+    (void)close(child->pidfd);
+    child->pidfd = -1;
+}
+
+static void unwatch_end(struct crystal_launch *l, struct child *child)
+{
+    if (child->pidfd < 0)
+        return;
+    (void)epoll_ctl(l->ends_fd, EPOLL_CTL_DEL, child->pidfd, NULL); /* it is there */
+    (void)close(child->pidfd);
+    child->pidfd = -1;
 }
 
 int crystal_launch_start(struct crystal_launch *l,
@@ -277,6 +308,7 @@ int crystal_launch_start(struct crystal_launch *l,
         goto out_close;
     }
     (void)add_child(l, rank->lrank, pid); /* room was made above */
+    watch_end(l, l->count - 1);
     l->running++;
     tell_guard(l, pid);
 
@@ -301,26 +333,38 @@ uint32_t crystal_launch_running(const struct crystal_launch *l)
 
 /* --- watching --- */
 
-/* A child that has ended, if there is one. */
+/* 1: this child has ended. */
+static int reap(struct crystal_launch *l, struct child *child,
+                struct crystal_launch_end *ret)
+{
+    int status;
+
+    if (!child->is_running || waitpid(child->pid, &status, WNOHANG) != child->pid)
+        return 0;
+    unwatch_end(l, child);
+    child->is_running = 0;
+    l->running--;
+    if (kill(-child->pid, 0) < 0 && errno == ESRCH) {
+        tell_guard(l, -child->pid); /* its number may be somebody else's soon */
+        child->pid = 0;
+    }
+    ret->lrank = child->lrank;
+    ret->signal = WIFSIGNALED(status) ? WTERMSIG(status) : 0;
+    ret->code = ret->signal ? 128 + ret->signal : WEXITSTATUS(status);
+    return 1;
+}
+
+/* The child that ended first of those not told, if there is one. */
 static int reap_one(struct crystal_launch *l, struct crystal_launch_end *ret)
 {
-    for (uint32_t i = 0; i < l->count; i++) {
-        struct child *child = &l->children[i];
-        int status;
+    struct epoll_event event;
 
-        if (!child->is_running || waitpid(child->pid, &status, WNOHANG) != child->pid)
-            continue;
-        child->is_running = 0;
-        l->running--;
-        if (kill(-child->pid, 0) < 0 && errno == ESRCH) {
-            tell_guard(l, -child->pid); /* its number may be somebody else's soon */
-            child->pid = 0;
-        }
-        ret->lrank = child->lrank;
-        ret->signal = WIFSIGNALED(status) ? WTERMSIG(status) : 0;
-        ret->code = ret->signal ? 128 + ret->signal : WEXITSTATUS(status);
+    if (l->ends_fd >= 0 && epoll_wait(l->ends_fd, &event, 1, 0) == 1 &&
+        event.data.u32 < l->count && reap(l, &l->children[event.data.u32], ret))
         return 1;
-    }
+    for (uint32_t i = 0; i < l->count; i++)
+        if (l->children[i].pidfd < 0 && reap(l, &l->children[i], ret))
+            return 1;
     return 0;
 }
 
@@ -374,6 +418,7 @@ void crystal_launch_stop(struct crystal_launch *l, int grace_ms)
             (void)waitpid(l->children[i].pid, NULL, 0); /* ECHILD: reaped above */
         if (l->children[i].pid)
             tell_guard(l, -l->children[i].pid);
+        unwatch_end(l, &l->children[i]);
     }
     l->count = 0;
     l->running = 0;
@@ -390,6 +435,8 @@ void crystal_launch_destroy(struct crystal_launch *l)
     (void)sigaddset(&pipe, SIGPIPE);
     crystal_launch_stop(l, GRACE_MS);
     (void)close(l->guard_fd); /* the guard's end */
+    if (l->ends_fd >= 0)
+        (void)close(l->ends_fd); /* empty */
     while (waitpid(l->guard, NULL, 0) < 0 && errno == EINTR)
         ;
     if (sigismember(&l->before, SIGPIPE) == 0) /* of a dead guard: dealt with */

@@ -40,8 +40,9 @@ int crystal_launch_start(struct crystal_launch *l,
                          struct crystal_error *err);
 /* Ranks that have not ended. */
 uint32_t crystal_launch_running(const struct crystal_launch *l);
-/* Waits at most timeout_ms. 1 = a rank ended, *ret says how; 0 = nothing happened;
- * -EINTR = signal *ret_signal asks this process to stop. */
+/* Waits at most timeout_ms. 1 = a rank ended, *ret says how, in the order of their ends
+ * (Linux 5.3 and later); 0 = nothing happened; -EINTR = signal *ret_signal asks this
+ * process to stop. */
 int crystal_launch_wait(struct crystal_launch *l, int timeout_ms,
                         struct crystal_launch_end *ret, int *ret_signal);
 /* Ends all process groups: SIGTERM, after grace_ms SIGKILL. Returns when none is left.

@@ -10,6 +10,7 @@
 #include <errno.h>
 #include <pthread.h>
 #include <stdlib.h>
+#include <string.h>
 
 #define PERIOD_NS 100000000U
 
@@ -64,4 +65,19 @@ bool hostccl_board_is_aborted(struct crystal_error *err)
     is_watched = watch.is_watched;
     pthread_mutex_unlock(&watch.lock);
     return is_watched && look(err);
+}
+
+void hostccl_board_note(enum crystal_roll_kind kind, uint64_t comm_id, uint32_t crank)
+{
+    const char *path = getenv(CRYSTAL_ENV_BOARD), *lrank = getenv(CRYSTAL_ENV_LRANK);
+    const char *slash = path ? strrchr(path, '/') : NULL;
+    char directory[4096], *end;
+    unsigned long value = lrank ? strtoul(lrank, &end, 10) : 0;
+
+    if (!slash || !lrank || !*lrank || *end || value >= UINT32_MAX ||
+        (size_t)(slash - path) >= sizeof directory)
+        return;
+    memcpy(directory, path, (size_t)(slash - path));
+    directory[slash - path] = 0;
+    crystal_roll_write(directory, kind, (uint32_t)value, comm_id, crank);
 }

@@ -4,6 +4,7 @@
 #ifndef CRYSTAL_HOSTCCL_BOARD_WATCH_H
 #define CRYSTAL_HOSTCCL_BOARD_WATCH_H
 
+#include "replay/roll.h"
 #include "runtime/error.h"
 
 #include <stdbool.h>
@@ -15,5 +16,8 @@ int hostccl_board_watch(void (*on_abort)(void), struct crystal_error *err);
 
 /* Is it aborted? Then err says why. */
 bool hostccl_board_is_aborted(struct crystal_error *err);
+
+/* Writes on the roll beside the board, see replay/roll.h; nothing without a board. */
+void hostccl_board_note(enum crystal_roll_kind kind, uint64_t comm_id, uint32_t crank);
 
 #endif

@@ -3,6 +3,8 @@
 
 #include "replay/hostccl/bootstrap.h"
 
+#include "replay/board.h"
+#include "replay/hostccl/board_watch.h"
 #include "replay/hostccl/gather.h"
 #include "replay/hostccl/service.h"
 #include "replay/hostccl/socket.h"
@@ -21,7 +23,7 @@
 
 struct hostccl_bootstrap {
     uint32_t nranks, crank;
-    uint64_t magic;
+    uint64_t magic, comm_id;
     const atomic_bool *abort; /* borrowed */
     union hostccl_address own;
     int next_fd, prev_fd;          /* the ring; -1: not yet */
@@ -124,7 +126,8 @@ static int meet_root(struct hostccl_bootstrap *b, const ncclUniqueId *ids,
 }
 
 static struct hostccl_bootstrap *allocate(uint32_t nranks, uint32_t crank,
-                                          uint64_t magic, const atomic_bool *abort,
+                                          uint64_t magic, uint64_t comm_id,
+                                          const atomic_bool *abort,
                                           struct crystal_error *err)
 {
     struct hostccl_bootstrap *b = calloc(1, sizeof *b);
@@ -139,6 +142,7 @@ static struct hostccl_bootstrap *allocate(uint32_t nranks, uint32_t crank,
     b->nranks = nranks;
     b->crank = crank;
     b->magic = magic;
+    b->comm_id = comm_id;
     b->abort = abort;
     b->next_fd = b->prev_fd = b->listen_fd = b->proxy_fd = -1;
     if (hostccl_address_own(&b->own, err) ||
@@ -146,6 +150,7 @@ static struct hostccl_bootstrap *allocate(uint32_t nranks, uint32_t crank,
         hostccl_bootstrap_destroy(b);
         return NULL;
     }
+    hostccl_board_note(CRYSTAL_ROLL_JOINED, comm_id, crank);
     return b;
 }
 
@@ -199,7 +204,8 @@ hostccl_bootstrap_create(const ncclUniqueId *ids, uint32_t id_count, uint32_t nr
                          struct crystal_error *err)
 {
     struct hostccl_bootstrap *b =
-        allocate(nranks, crank, id_of(&ids[0]).magic, abort, err);
+        allocate(nranks, crank, id_of(&ids[0]).magic,
+                 crystal_nccl_hash(&ids[0], sizeof ids[0]), abort, err);
     struct hostccl_checkin in = {.nranks = (int32_t)nranks,
                                  .nroots = (int32_t)id_count};
     union hostccl_address next;
@@ -261,7 +267,7 @@ hostccl_bootstrap_split(struct hostccl_bootstrap *parent, uint64_t magic,
                         const atomic_bool *abort, void (*notify)(void),
                         struct crystal_error *err)
 {
-    struct hostccl_bootstrap *b = allocate(nranks, crank, magic, abort, err);
+    struct hostccl_bootstrap *b = allocate(nranks, crank, magic, magic, abort, err);
     union hostccl_address next;
     int result;
 
@@ -302,12 +308,29 @@ void hostccl_bootstrap_destroy(struct hostccl_bootstrap *b)
     free(b);
 }
 
+/* Which neighbours in the ring have closed their ends? Returns their number. */
+static int broken_count(const struct hostccl_bootstrap *b, bool is_noted)
+{
+    const uint32_t cranks[2] = {(b->crank + 1) % b->nranks,
+                                (b->crank + b->nranks - 1) % b->nranks};
+    struct pollfd fds[2] = {{.fd = b->next_fd, .events = POLLRDHUP},
+                            {.fd = b->prev_fd, .events = POLLRDHUP}};
+    int count = poll(fds, 2, 0);
+
+    for (int i = 0; is_noted && i < 2; i++)
+        if (count > 0 && fds[i].revents)
+            hostccl_board_note(CRYSTAL_ROLL_PARTED, b->comm_id, cranks[i]);
+    return count;
+}
+
 int hostccl_bootstrap_gather(struct hostccl_bootstrap *b, void *slices, uint32_t bytes,
                              struct crystal_error *err)
 {
     int result = hostccl_gather(b->next_fd, b->prev_fd, b->nranks, b->crank, slices,
                                 bytes, b->abort, err);
 
+    if (result && result != -ECANCELED)
+        (void)broken_count(b, true);
     if (result)
         crystal_error_prefix(err, "all-gather of %u bytes per rank", bytes);
     return result;
@@ -325,18 +348,11 @@ int hostccl_bootstrap_send(struct hostccl_bootstrap *b, uint32_t crank, int32_t 
             result = hostccl_send_message(fd, data, bytes, b->abort, err);
         (void)close(fd);
     }
+    if (result == -ECONNREFUSED || result == -ECONNRESET || result == -EPIPE)
+        hostccl_board_note(CRYSTAL_ROLL_PARTED, b->comm_id, crank);
     if (result)
         crystal_error_prefix(err, "message to rank %u", crank);
     return result;
-}
-
-/* Has a neighbour in the ring closed its end? */
-static bool is_ring_broken(const struct hostccl_bootstrap *b)
-{
-    struct pollfd fds[2] = {{.fd = b->next_fd, .events = POLLRDHUP},
-                            {.fd = b->prev_fd, .events = POLLRDHUP}};
-
-    return poll(fds, 2, 0) > 0;
 }
 
 int hostccl_bootstrap_check(struct hostccl_bootstrap *b, uint64_t *broken_ns,
@@ -346,12 +362,13 @@ int hostccl_bootstrap_check(struct hostccl_bootstrap *b, uint64_t *broken_ns,
 
     if (atomic_load_explicit(b->abort, memory_order_acquire))
         return crystal_error_set(err, ECANCELED, "the communicator was aborted");
-    if (!is_ring_broken(b))
+    if (broken_count(b, false) <= 0)
         return 0;
     if (!*broken_ns)
         *broken_ns = now;
     if (now - *broken_ns < GONE_NS)
         return 0;
+    (void)broken_count(b, true);
     return crystal_error_set(err, ECONNRESET, "a neighbour in the ring left");
 }
 

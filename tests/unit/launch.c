@@ -74,6 +74,40 @@ static void codes_and_signals(void)
     crystal_launch_destroy(l);
 }
 
+/* Ranks that have all ended before anybody looks are told in the order of their ends.
+ */
+static void ends_in_their_order(void)
+{
+    static const uint32_t order[] = {2, 0, 3, 1};
+    const struct timespec pause = {1, 500000000};
+    struct crystal_error err = {0};
+    struct crystal_launch *l = crystal_launch_create(&err);
+    struct crystal_launch_end end;
+    char script[64];
+    int signal;
+
+    if (!l)
+        return;
+    for (uint32_t lrank = 0; lrank < 4; lrank++) {
+        uint32_t at = 0;
+
+        while (order[at] != lrank)
+            at++;
+        (void)snprintf(script, sizeof script, "sleep %.1f; exit %u", 0.1 + 0.3 * at,
+                       lrank);
+        CHECK_EQ(start_shell(l, lrank, script, log_path, NULL, &err), 0);
+    }
+    while (nanosleep(&pause, NULL) < 0) /* SIGCHLD is blocked, but whatever comes */
+        ;
+    for (int i = 0; i < 4; i++) {
+        CHECK_EQ(crystal_launch_wait(l, 5000, &end, &signal), 1);
+        CHECK_EQ(end.lrank, order[i]);
+        CHECK_EQ(end.code, order[i]);
+    }
+    CHECK_EQ(crystal_launch_running(l), 0);
+    crystal_launch_destroy(l);
+}
+
 static void environment_log_and_stdin(void)
 {
     char *env[] = {(char *)"RANK=5", (char *)"LAUNCH_OLD=new", NULL};
@@ -253,6 +287,7 @@ int main(void)
         return 1;
     (void)snprintf(log_path, sizeof log_path, "%s/log", directory);
     CHECK_RUN(codes_and_signals);
+    CHECK_RUN(ends_in_their_order);
     CHECK_RUN(environment_log_and_stdin);
     CHECK_RUN(what_cannot_run);
     CHECK_RUN(stop_kills_the_stubborn);

@@ -6,6 +6,7 @@
 
 #include "replay/board.h"
 #include "replay/net_handle.h"
+#include "replay/roll.h"
 #include "replay/run_record.h"
 #include "runtime/message.h"
 #include "runtime/payload.h"
@@ -144,6 +145,19 @@ static void run_record(void)
                                    .waited_us = 12};
 
     golden("run-record-v1", &r, sizeof r);
+}
+
+static void roll_record(void)
+{
+    struct crystal_roll_record r = {.magic = CRYSTAL_ROLL_MAGIC,
+                                    .kind = CRYSTAL_ROLL_PARTED,
+                                    .lrank = 77,
+                                    .pid = 12345,
+                                    .comm_id = 0x0102030405060708,
+                                    .crank = 7,
+                                    .time_ns = 1000000001};
+
+    golden("roll-v1", &r, sizeof r);
 }
 
 struct place {
@@ -307,6 +321,7 @@ int main(void)
     CHECK_RUN(net_hello);
     CHECK_RUN(messages);
     CHECK_RUN(run_record);
+    CHECK_RUN(roll_record);
     CHECK_RUN(board_places);
     CHECK_RUN(check_places_fails);
     CHECK_RUN(payload);

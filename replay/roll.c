@@ -1,0 +1,184 @@
+/* See roll.h. Ranks are few and ends are rare: what was read is kept as it came and
+ * searched from the front. */
+#include "config.h"
+
+#include "replay/roll.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#define RECORDS_MAX  (1U << 20) /* what one agent keeps; later ones are left */
+#define READ_AT_ONCE 256
+
+struct crystal_roll {
+    int fd;
+    struct crystal_roll_record *records; /* owned, in the order of the file */
+    uint32_t count, capacity;
+};
+
+static int roll_path(const char *directory, char *out, size_t out_bytes)
+{
+    return snprintf(out, out_bytes, "%s/roll", directory) < (int)out_bytes
+               ? 0
+               : -ENAMETOOLONG;
+}
+
+static uint64_t now_ns(void)
+{
+    struct timespec t;
+
+    (void)clock_gettime(CLOCK_MONOTONIC, &t); /* cannot fail for this clock */
+    return (uint64_t)t.tv_sec * 1000000000U + (uint64_t)t.tv_nsec;
+}
+
+void crystal_roll_write(const char *directory, enum crystal_roll_kind kind,
+                        uint32_t lrank, uint64_t comm_id, uint32_t crank)
+{
+    const struct crystal_roll_record record = {.magic = CRYSTAL_ROLL_MAGIC,
+                                               .kind = (uint32_t)kind,
+                                               .lrank = lrank,
+                                               .pid = (uint32_t)getpid(),
+                                               .comm_id = comm_id,
+                                               .crank = crank,
+                                               .time_ns = now_ns()};
+    char path[4096];
+    int fd;
+
+    if (roll_path(directory, path, sizeof path))
+        return;
+    fd = open(path, O_WRONLY | O_APPEND | O_CLOEXEC | O_NOFOLLOW);
+    if (fd < 0)
+        return;
+    if (write(fd, &record, sizeof record) != (ssize_t)sizeof record)
+        (void)fd;    /* the reader stops at half a record; it knows less, no more */
+    (void)close(fd); /* nothing to be done about it */
+}
+
+struct crystal_roll *crystal_roll_create(const char *directory,
+                                         struct crystal_error *err)
+{
+    struct crystal_roll *roll = calloc(1, sizeof *roll);
+    char path[4096];
+
+    if (!roll || roll_path(directory, path, sizeof path)) {
+        (void)crystal_error_set(err, roll ? ENAMETOOLONG : ENOMEM,
+                                "roll in '%.200s': %s", directory,
+                                strerror(roll ? ENAMETOOLONG : ENOMEM));
+        free(roll);
+        return NULL;
+    }
+    roll->fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
+    if (roll->fd < 0) {
+        (void)crystal_error_set(err, errno, "'%s': %s", path, strerror(errno));
+        free(roll);
+        return NULL;
+    }
+    return roll;
+}
+
+void crystal_roll_destroy(struct crystal_roll *roll)
+{
+    if (!roll)
+        return;
+    (void)close(roll->fd); /* goes with its directory */
+    free(roll->records);
+    free(roll);
+}
+
+static int make_room(struct crystal_roll *roll)
+{
+    uint32_t capacity = roll->capacity ? 2 * roll->capacity : READ_AT_ONCE;
+    struct crystal_roll_record *bigger;
+
+    if (roll->capacity - roll->count >= READ_AT_ONCE)
+        return 0;
+    if (capacity > RECORDS_MAX)
+        return -ENOSPC;
+    bigger = realloc(roll->records, capacity * sizeof *bigger);
+    if (!bigger)
+        return -ENOMEM;
+    roll->records = bigger;
+    roll->capacity = capacity;
+    return 0;
+}
+
+/* Takes in whole records; what is no record ends the roll. */
+static void read_on(struct crystal_roll *roll)
+{
+    while (make_room(roll) == 0) {
+        struct crystal_roll_record *to = roll->records + roll->count;
+        ssize_t got = pread(roll->fd, to, READ_AT_ONCE * sizeof *to,
+                            (off_t)(roll->count * sizeof *to));
+        uint32_t whole = got > 0 ? (uint32_t)((size_t)got / sizeof *to) : 0;
+
+        if (got < 0 && errno == EINTR)
+            continue;
+        for (uint32_t i = 0; i < whole; i++) {
+            if (to[i].magic != CRYSTAL_ROLL_MAGIC)
+                return;
+            roll->count++;
+        }
+        if (!whole)
+            return;
+    }
+}
+
+/* Who is this crank? UINT32_MAX where no process of this node has said so. */
+static uint32_t member(const struct crystal_roll *roll, uint64_t comm_id,
+                       uint32_t crank)
+{
+    for (uint32_t i = 0; i < roll->count; i++) {
+        const struct crystal_roll_record *r = &roll->records[i];
+
+        if (r->kind == CRYSTAL_ROLL_JOINED && r->comm_id == comm_id &&
+            r->crank == crank)
+            return r->lrank;
+    }
+    return UINT32_MAX;
+}
+
+/* Whose end lrank (UINT32_MAX: anybody) saw first; *ret_ns when. UINT32_MAX: none of
+ * this node. */
+static uint32_t first_parted(const struct crystal_roll *roll, uint32_t lrank,
+                             uint64_t *ret_ns)
+{
+    uint32_t found = UINT32_MAX;
+
+    *ret_ns = UINT64_MAX;
+    for (uint32_t i = 0; i < roll->count; i++) {
+        const struct crystal_roll_record *r = &roll->records[i];
+        uint32_t who;
+
+        if (r->kind != CRYSTAL_ROLL_PARTED || r->time_ns >= *ret_ns ||
+            (r->lrank != lrank && lrank != UINT32_MAX))
+            continue;
+        who = member(roll, r->comm_id, r->crank);
+        if (who == UINT32_MAX || who == r->lrank)
+            continue;
+        found = who;
+        *ret_ns = r->time_ns;
+    }
+    return found;
+}
+
+uint32_t crystal_roll_cause(struct crystal_roll *roll, uint32_t lrank)
+{
+    uint64_t before_ns = UINT64_MAX;
+
+    read_on(roll);
+    for (;;) {
+        uint64_t seen_ns;
+        uint32_t next = first_parted(roll, lrank, &seen_ns);
+
+        /* what it saw later than it was seen to end is a consequence */
+        if (next == UINT32_MAX || seen_ns >= before_ns)
+            return lrank;
+        before_ns = seen_ns;
+        lrank = next;
+    }
+}
