@@ -23,7 +23,8 @@ export NCCL CUDART
 echo "# NCCL ${NCCL:-of the loader}, $(nvidia-smi --query-gpu=name,driver_version \
     --format=csv,noheader 2>/dev/null)"
 for file in "$libs/libnccl-net-crystal.so" "$build/tests/programs/nodeserver" \
-    "$build/tests/gpu/rank" "$build/tests/gpu/load" "$build/tests/gpu/time"; do
+    "$build/tests/gpu/rank" "$build/tests/gpu/load" "$build/tests/gpu/time" \
+    "$build/tests/gpu/sizes"; do
     [ -e "$file" ] && continue
     echo "Bail out! no ${file##*/} in ${file%/*}: not all of the folder was carried"
     exit 1
@@ -37,12 +38,14 @@ export NCCL_SOCKET_IFNAME=lo NCCL_NVLS_ENABLE=0 NCCL_MNNVL_ENABLE=0 NCCL_IB_DISA
 export NCCL_UID_STAGGER_THRESHOLD=1000000 NCCL_GRAPH_REGISTER=0
 
 # The node's service for N ranks, REAL of them real, with IDS ids in $1.ids; the wire is
-# not paced unless the last two say how. Sets node (its pid) and board.
+# not paced unless the last two say how. Nodes have NODE_RANKS ranks (1). Sets node (its
+# pid) and board.
 node_start() { # LOG N REAL IDS [BYTES_PER_S LATENCY_NS]
     local log=$1 i
     rm -f "$log.in" "$log.node"
     mkfifo "$log.in" && exec 9<>"$log.in"
-    CRYSTAL_LOG=warning "$build/tests/programs/nodeserver" -n "$2" -g 1 -r "$3" \
+    CRYSTAL_LOG=warning "$build/tests/programs/nodeserver" -n "$2" -g "${NODE_RANKS:-1}" \
+        -r "$3" \
         -b "${5:-0}" -l "${6:-0}" <"$log.in" >"$log.node" 2>"$log.node.err" 9>&- &
     node=$!
     for ((i = 1; i < $4; i++)); do

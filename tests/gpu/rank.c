@@ -1,16 +1,22 @@
-/* One rank of stock NCCL on a GPU whose peers are all virtual, with checked results.
+/* One rank of stock NCCL on a GPU, the others of its node real, too, and all further
+ * ones virtual, with checked results.
  *
- * usage: rank -n N -r RANK -i FILE [-c COUNT,...] [-t TYPES] COMBINATION...
- * FILE holds one unique id per line (256 digits), one for each combination. A
- * combination is ALGO:PROTO as NCCL_ALGO and NCCL_PROTO have them, or "own" for NCCL's
- * own choice. For each, a communicator is made, every collective is run with every
- * operation and type (TYPES: all, or the names float, half, int, ... with commas) at
- * every COUNT, and a communicator is destroyed; "# begin" and "# end" lines frame it.
+ * usage: rank -n N -r RANK [-g REAL] [-i FILE] [-c COUNT,...] [-t TYPES] COMBINATION...
+ * REAL (default 1) consecutive ranks are real, each a process like this one on a GPU of
+ * its own; RANK is one of them, and its rank modulo REAL the GPU. FILE holds one unique
+ * id per line (256 digits), one for each combination; without it the ids are NCCL's, as
+ * NCCL_COMM_ID says. A combination is ALGO:PROTO as NCCL_ALGO and NCCL_PROTO have them,
+ * or "own" for NCCL's own choice. For each, a communicator is made, every collective is
+ * run with every operation and type (TYPES: all, or the names float, half, int, ...
+ * with commas) at every COUNT, and a communicator is destroyed; "# begin" and "# end"
+ * lines frame it.
  *
  * Everything of CUDA and NCCL comes by dlopen (libcudart.so.13 or .12, libnccl.so.2, or
  * the paths in CUDART and NCCL), so that nothing of them is needed to build. Virtual
- * ranks contribute stand-ins: zeros to a reduction, every gathered block is the rank's
- * own, a message from a virtual rank or root is zeros. NCCL does not tell a plugin
+ * ranks contribute stand-ins: zeros to a reduction, a gathered block is that of a real
+ * rank, a message from a virtual rank or root is zeros. Of a reduction's elements each
+ * real rank contributes its share and zeros to the others', so that the result holds
+ * every value once where every rank's input went in once. NCCL does not tell a plugin
  * which operation a reduction is, and there is no recording here that does: so sum, max
  * and avg are run, where zeros are right for the values used; an all-reduce's integers,
  * which whoever completes the sum divides, are not averaged; and NCCL has no PAT for a
@@ -38,6 +44,7 @@
 static ncclComm_t comm;
 static void *stream;
 static int n, rank, tests, failures, shown;
+static int reals = 1, first;    /* real ranks, and the first of them */
 static unsigned char *in, *out; /* on the device */
 static unsigned char *host, *want;
 static size_t room; /* of each of the four */
@@ -104,13 +111,16 @@ static ncclResult_t issue(enum call call, size_t count, ncclDataType_t type,
     case SCATTER:
         return stock_nccl.ReduceScatter(in, out, count, type, op, comm, stream);
     case REDUCE:
-        return stock_nccl.Reduce(in, out, count, type, op, rank, comm, stream);
+        return stock_nccl.Reduce(in, out, count, type, op, first + reals - 1, comm,
+                                 stream);
     case GATHER:
         return stock_nccl.AllGather(in, out, count, type, comm, stream);
     case CAST_REAL:
-        return stock_nccl.Broadcast(in, out, count, type, rank, comm, stream);
+        return stock_nccl.Broadcast(in, out, count, type, first + reals - 1, comm,
+                                    stream);
     case CAST_VIRTUAL:
-        return stock_nccl.Broadcast(in, out, count, type, (rank + 1) % n, comm, stream);
+        return stock_nccl.Broadcast(in, out, count, type, (first + reals) % n, comm,
+                                    stream);
     case ALL_TO_ALL:
         stock_nccl.GroupStart();
         for (int r = 0; r < n && !result; r++) {
@@ -129,33 +139,85 @@ static ncclResult_t issue(enum call call, size_t count, ncclDataType_t type,
     }
 }
 
-/* Fills want with what virtual ranks' stand-ins make of the input; returns how many
+static bool is_real(int r)
+{
+    return r >= first && r < first + reals;
+}
+
+/* Where a rank's values begin; each real rank has values of its own. */
+static size_t shift_of(enum call call, int r)
+{
+    return call == GATHER || call == SWAP || call == ALL_TO_ALL ? (size_t)(r - first)
+                                                                : 0;
+}
+
+/* This rank's input. */
+static void input_fill(enum call call, size_t count, ncclDataType_t type)
+{
+    const size_t bytes = crystal_dtype_bytes(type);
+
+    values_fill(host, type, shift_of(call, rank), count, 1);
+    for (size_t i = 0; has_operation(call) && reals > 1 && i < count; i++)
+        if (i % (size_t)reals != (size_t)(rank - first))
+            memset(host + i * bytes, 0, bytes);
+}
+
+/* Fills want with what virtual ranks' stand-ins make of the inputs; returns how many
  * elements. */
 static size_t expect(enum call call, size_t count, ncclDataType_t type, ncclRedOp_t op)
 {
+    const size_t bytes = crystal_dtype_bytes(type);
     int divide = op == ncclAvg && has_operation(call) ? n : 1;
+    int before = (rank + n - 1) % n;
+
     switch (call) {
     case SCATTER:
         values_fill(want, type, (size_t)rank * count, count, divide);
         return count;
-    case GATHER:
+    case REDUCE:
+        values_fill(want, type, 0, count, divide);
+        return rank == first + reals - 1 ? count : 0;
+    case GATHER: /* of a virtual rank that of some real one */
         for (int r = 0; r < n; r++)
-            values_fill(want + (size_t)r * count * crystal_dtype_bytes(type), type, 0,
-                        count, 1);
+            values_fill(want + (size_t)r * count * bytes, type,
+                        is_real(r) ? shift_of(call, r) : 0, count, 1);
         return (size_t)n * count;
     case CAST_VIRTUAL:
+        memset(want, 0, count * bytes);
+        return count;
     case SWAP:
-        memset(want, 0, count * crystal_dtype_bytes(type));
+        memset(want, 0, count * bytes);
+        if (is_real(before))
+            values_fill(want, type, shift_of(call, before), count, 1);
         return count;
     case ALL_TO_ALL:
-        memset(want, 0, (size_t)n * count * crystal_dtype_bytes(type));
-        values_fill(want + (size_t)rank * count * crystal_dtype_bytes(type), type,
-                    (size_t)rank * count, count, 1);
+        memset(want, 0, (size_t)n * count * bytes);
+        for (int r = first; r < first + reals; r++)
+            values_fill(want + (size_t)r * count * bytes, type,
+                        shift_of(call, r) + (size_t)rank * count, count, 1);
         return (size_t)n * count;
     default:
         values_fill(want, type, 0, count, divide);
         return count;
     }
+}
+
+/* Element i is what it should be. */
+static bool is_right(enum call call, size_t i, size_t count, ncclDataType_t type)
+{
+    const size_t bytes = crystal_dtype_bytes(type);
+    unsigned char value[8];
+
+    if (memcmp(host + i * bytes, want + i * bytes, bytes) == 0)
+        return true;
+    if (call != GATHER || is_real((int)(i / count)))
+        return false;
+    for (int r = first + 1; r < first + reals; r++) {
+        values_fill(value, type, shift_of(call, r) + i % count, 1, 1);
+        if (memcmp(host + i * bytes, value, bytes) == 0)
+            return true;
+    }
+    return false;
 }
 
 /* Runs one operation from fresh buffers; returns wrong elements. */
@@ -169,7 +231,7 @@ static size_t run_one(enum call call, size_t count, ncclDataType_t type, ncclRed
 
     (void)snprintf(doing, sizeof doing, "%s of %zu %s, %s", call_names[call], count,
                    values_name(type), values_op_name(op));
-    values_fill(host, type, 0, inputs, 1);
+    input_fill(call, inputs, type);
     must(stock_cuda.memcpy(in, host, inputs * bytes, TO_DEVICE), "cudaMemcpy");
     must(stock_cuda.memset(out, 0xa5, outputs * bytes), "cudaMemset");
     must(stock_cuda.synchronize(), "cudaDeviceSynchronize");
@@ -182,8 +244,7 @@ static size_t run_one(enum call call, size_t count, ncclDataType_t type, ncclRed
     if (memcmp(host, want, outputs * bytes) == 0)
         return 0;
     for (size_t i = 0; i < outputs; i++)
-        if (memcmp(host + i * bytes, want + i * bytes, bytes) != 0 && bad++ < 2 &&
-            shown++ < 4) {
+        if (!is_right(call, i, count, type) && bad++ < 2 && shown++ < 4) {
             printf("#   %s: element %zu of %zu is", doing, i, outputs);
             for (size_t b = bytes; b-- > 0;)
                 printf("%s%02x", b + 1 == bytes ? " " : "", host[i * bytes + b]);
@@ -272,7 +333,10 @@ static void run_combination(const char *combination, FILE *ids, const char *coun
     printf("# begin %s\n", combination);
     fflush(stdout);
     (void)snprintf(doing, sizeof doing, "ncclCommInitRank");
-    stock_id(ids, &id);
+    if (ids)
+        stock_id(ids, &id);
+    else
+        must((int)stock_nccl.GetUniqueId(&id), "ncclGetUniqueId");
     choose(combination);
     alarm(LIMIT_S);
     must(stock_nccl.CommInitRank(&comm, n, id, rank), "ncclCommInitRank");
@@ -283,7 +347,8 @@ static void run_combination(const char *combination, FILE *ids, const char *coun
             size_t count = strtoull(at, &end, 10);
             size_t most = (size_t)n * count * 8;
 
-            if (most <= room && (call != ALL_TO_ALL || n <= 128))
+            if (most <= room && (call != ALL_TO_ALL || n <= 128) &&
+                (call != CAST_VIRTUAL || n > reals))
                 check(combination, (enum call)call, count, types);
             at = *end ? end + 1 : end;
         }
@@ -301,7 +366,7 @@ int main(int argc, char **argv)
     FILE *ids = NULL;
     int option, version = 0;
 
-    while ((option = getopt(argc, argv, "n:r:i:c:t:")) != -1)
+    while ((option = getopt(argc, argv, "n:r:g:i:c:t:")) != -1)
         switch (option) {
         case 'n':
             n = atoi(optarg);
@@ -309,8 +374,13 @@ int main(int argc, char **argv)
         case 'r':
             rank = atoi(optarg);
             break;
+        case 'g':
+            reals = atoi(optarg);
+            break;
         case 'i':
             ids = fopen(optarg, "r");
+            if (!ids)
+                return 2;
             break;
         case 'c':
             counts = optarg;
@@ -321,11 +391,13 @@ int main(int argc, char **argv)
         default:
             return 2;
         }
-    if (n < 2 || rank < 0 || rank >= n || !ids || optind == argc)
+    if (n < 2 || rank < 0 || rank >= n || reals < 1 || reals > n || optind == argc)
         return 2;
+    first = rank - rank % reals;
     signal(SIGALRM, on_alarm);
     alarm(5 * LIMIT_S);
     stock_open();
+    must(stock_cuda.set_device(rank - first), "cudaSetDevice");
     must(stock_cuda.stream_create(&stream, 1), "cudaStreamCreate");
     must(stock_nccl.GetVersion(&version), "ncclGetVersion");
     printf("# NCCL %d\n", version);
@@ -338,7 +410,8 @@ int main(int argc, char **argv)
         return 1;
     for (int i = optind; i < argc; i++)
         run_combination(argv[i], ids, counts, types);
-    (void)fclose(ids);
+    if (ids)
+        (void)fclose(ids);
     printf("1..%d\n", tests);
     return failures ? 1 : 0;
 }

@@ -42,6 +42,7 @@ void stock_open(void)
     static const char *const libnccl[] = {"libnccl.so.2", NULL};
     void *c = open_any("CUDART", cudart), *l = open_any("NCCL", libnccl);
 
+    find(c, "cudaSetDevice", &stock_cuda.set_device);
     find(c, "cudaMalloc", &stock_cuda.malloc);
     find(c, "cudaMemcpy", &stock_cuda.memcpy);
     find(c, "cudaMemset", &stock_cuda.memset);

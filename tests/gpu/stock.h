@@ -13,6 +13,7 @@
 
 /* cudaMalloc and so on; 0 is success */
 struct stock_cuda {
+    int (*set_device)(int);
     int (*malloc)(void **, size_t);
     int (*memcpy)(void *, const void *, size_t, int);
     int (*memset)(void *, int, size_t);
