@@ -4,7 +4,7 @@
  */
 #include "config.h"
 
-#include "replay/board.h"
+#include "replay/board_internal.h"
 
 #include "runtime/filehead.h"
 
@@ -26,17 +26,6 @@
 
 #define BOARD_ALIGN      64U
 #define BOARD_LRANKS_MAX (1U << 24)
-
-struct crystal_board {
-    unsigned char *base;
-    uint64_t bytes;
-    uint64_t comms_offset;
-    uint32_t comm_capacity;
-    int is_creator;
-    pthread_mutex_t add_lock; /* comm_add only */
-    char directory[4096];
-    char path[4096];
-};
 
 static uint64_t align_up(uint64_t value)
 {
@@ -362,9 +351,8 @@ static struct crystal_board_comm *comm_at(struct crystal_board *board, uint32_t 
     return (struct crystal_board_comm *)(board->base + board->comms_offset) + index;
 }
 
-/* A range of count elements lies inside the board and is aligned for 64-bit words. */
-static int is_inside(const struct crystal_board *board, uint64_t offset, uint64_t count,
-                     uint64_t element_bytes)
+int crystal_board_is_inside(const struct crystal_board *board, uint64_t offset,
+                            uint64_t count, uint64_t element_bytes)
 {
     return offset % 8 == 0 && offset >= sizeof(struct crystal_board_header) &&
            offset <= board->bytes && (board->bytes - offset) / element_bytes >= count;
@@ -378,16 +366,18 @@ static int comm_check(struct crystal_board *board,
     if (!comm->nranks || comm->nranks > BOARD_LRANKS_MAX ||
         comm->real_count > comm->nranks ||
         comm->pair_capacity > CRYSTAL_BOARD_PAIRS_MAX ||
-        !is_inside(board, comm->members_offset, comm->nranks, sizeof(uint32_t)) ||
-        !is_inside(board, comm->real_offset, comm->nranks, 1) ||
-        !is_inside(board, comm->slots_offset, CRYSTAL_BOARD_SLOTS, sizeof *slots) ||
-        !is_inside(board, comm->pairs_offset, comm->pair_capacity,
-                   sizeof(struct crystal_board_pair)))
+        !crystal_board_is_inside(board, comm->members_offset, comm->nranks,
+                                 sizeof(uint32_t)) ||
+        !crystal_board_is_inside(board, comm->real_offset, comm->nranks, 1) ||
+        !crystal_board_is_inside(board, comm->slots_offset, CRYSTAL_BOARD_SLOTS,
+                                 sizeof *slots) ||
+        !crystal_board_is_inside(board, comm->pairs_offset, comm->pair_capacity,
+                                 sizeof(struct crystal_board_pair)))
         return 0;
     slots = (const struct crystal_board_slot *)(board->base + comm->slots_offset);
     for (unsigned i = 0; i < CRYSTAL_BOARD_SLOTS; i++)
-        if (!is_inside(board, slots[i].cells_offset, comm->nranks,
-                       sizeof(struct crystal_board_cell)))
+        if (!crystal_board_is_inside(board, slots[i].cells_offset, comm->nranks,
+                                     sizeof(struct crystal_board_cell)))
             return 0;
     return 1;
 }
@@ -409,16 +399,6 @@ struct crystal_board_comm *crystal_board_comm_find(struct crystal_board *board,
             return comm;
     }
     return NULL;
-}
-
-void crystal_board_comm_channels(struct crystal_board *board, uint64_t comm_id,
-                                 uint32_t graph_channels)
-{
-    struct crystal_board_comm *comm = crystal_board_comm_find(board, comm_id);
-
-    if (comm)
-        atomic_store_explicit(&comm->graph_channels, graph_channels,
-                              memory_order_release);
 }
 
 struct crystal_board_comm *crystal_board_comm_at(struct crystal_board *board,
@@ -458,8 +438,7 @@ void crystal_board_sleep(struct crystal_board *board, uint32_t *bell, uint64_t m
     *bell = atomic_load(&head->bell);
 }
 
-/* Heap bytes that stay zero until used; the caller has checked that they are there. */
-static uint64_t heap_take(struct crystal_board *board, uint64_t bytes)
+uint64_t crystal_board_heap_take(struct crystal_board *board, uint64_t bytes)
 {
     struct crystal_board_header *head = crystal_board_header(board);
     uint64_t used = atomic_fetch_add_explicit(&head->heap_used, align_up(bytes),
@@ -468,22 +447,35 @@ static uint64_t heap_take(struct crystal_board *board, uint64_t bytes)
     return head->heap_offset + used;
 }
 
+int crystal_board_heap_check(struct crystal_board *board, const char *name,
+                             uint64_t bytes, struct crystal_error *err)
+{
+    const struct crystal_board_header *head = crystal_board_header(board);
+
+    if (bytes > board->bytes - head->heap_offset - atomic_load(&head->heap_used))
+        return crystal_error_set(
+            err, ENOSPC, "communicator '%s': needs %llu bytes, the board is full", name,
+            (unsigned long long)bytes);
+    return has_no_room(board, bytes, err) ? -ENOSPC : 0;
+}
+
 static void comm_fill(struct crystal_board *board, struct crystal_board_comm *comm,
                       const uint32_t *members, const uint8_t *is_real)
 {
     struct crystal_board_slot *slots;
 
-    comm->members_offset = heap_take(board, 4 * (uint64_t)comm->nranks);
-    comm->real_offset = heap_take(board, comm->nranks);
-    comm->slots_offset = heap_take(board, sizeof *slots * CRYSTAL_BOARD_SLOTS);
-    comm->pairs_offset = heap_take(board, sizeof(struct crystal_board_pair) *
-                                              (uint64_t)comm->pair_capacity);
+    comm->members_offset = crystal_board_heap_take(board, 4 * (uint64_t)comm->nranks);
+    comm->real_offset = crystal_board_heap_take(board, comm->nranks);
+    comm->slots_offset =
+        crystal_board_heap_take(board, sizeof *slots * CRYSTAL_BOARD_SLOTS);
+    comm->pairs_offset = crystal_board_heap_take(
+        board, sizeof(struct crystal_board_pair) * (uint64_t)comm->pair_capacity);
     memcpy(board->base + comm->members_offset, members, 4 * (size_t)comm->nranks);
     memcpy(board->base + comm->real_offset, is_real, comm->nranks);
     slots = (struct crystal_board_slot *)(board->base + comm->slots_offset);
     for (unsigned i = 0; i < CRYSTAL_BOARD_SLOTS; i++)
-        slots[i].cells_offset = heap_take(board, sizeof(struct crystal_board_cell) *
-                                                     (uint64_t)comm->nranks);
+        slots[i].cells_offset = crystal_board_heap_take(
+            board, sizeof(struct crystal_board_cell) * (uint64_t)comm->nranks);
 }
 
 static int comm_add_locked(struct crystal_board *board, uint64_t comm_id,
@@ -494,7 +486,6 @@ static int comm_add_locked(struct crystal_board *board, uint64_t comm_id,
     struct crystal_board_header *head = crystal_board_header(board);
     uint32_t index = atomic_load(&head->comm_count), real_count = 0, pairs;
     struct crystal_board_comm *comm;
-    uint64_t need;
 
     for (uint32_t i = 0; i < nranks; i++) {
         if (members[i] >= head->lrank_count)
@@ -512,12 +503,7 @@ static int comm_add_locked(struct crystal_board *board, uint64_t comm_id,
                                  "communicator '%s': the board has room for %u only",
                                  name, board->comm_capacity);
     pairs = pair_capacity(nranks, real_count);
-    need = comm_bytes(nranks, pairs);
-    if (need > board->bytes - head->heap_offset - atomic_load(&head->heap_used))
-        return crystal_error_set(
-            err, ENOSPC, "communicator '%s': needs %llu bytes, the board is full", name,
-            (unsigned long long)need);
-    if (has_no_room(board, need, err))
+    if (crystal_board_heap_check(board, name, comm_bytes(nranks, pairs), err))
         return -ENOSPC;
     comm = comm_at(board, index);
     comm->nranks = nranks;

@@ -12,8 +12,8 @@
  * Who writes what: header and comm table by the agent, before state = READY; a cell's
  * arrive_ns of a virtual crank by the agent, of a real crank by that rank's plugin;
  * end_ns by the rank's plugin. Times are CLOCK_MONOTONIC ns of this node; 0 = not yet;
- * a time of 1 means "long ago" (arrived before anybody asked). Frozen: version 2 (1 had
- * no ranks_per_node and no graph_channels).
+ * a time of 1 means "long ago" (arrived before anybody asked). Frozen: version 3 (1 had
+ * no ranks_per_node and no graph_channels, 2 no rings).
  */
 #ifndef CRYSTAL_BOARD_H
 #define CRYSTAL_BOARD_H
@@ -25,7 +25,7 @@
 #include <stdint.h>
 
 #define CRYSTAL_BOARD_MAGIC   "CRYBOARD"
-#define CRYSTAL_BOARD_VERSION 2
+#define CRYSTAL_BOARD_VERSION 3
 #define CRYSTAL_BOARD_SLOTS   64 /* collectives in flight per communicator */
 #define CRYSTAL_BOARD_NAME    128
 
@@ -84,6 +84,13 @@ enum crystal_board_state {
     CRYSTAL_BOARD_GONE = 2
 };
 
+/* In which order a communicator's rings go through its members. */
+enum crystal_board_rings {
+    CRYSTAL_BOARD_RINGS_RANK = 0,    /* rank order, on every channel */
+    CRYSTAL_BOARD_RINGS_AWAITED = 1, /* its real members have not told yet */
+    CRYSTAL_BOARD_RINGS_LISTED = 2   /* as rings_offset says */
+};
+
 /* One communicator with at least one virtual member. Those of real members only need no
  * entry. */
 struct crystal_board_comm {
@@ -99,6 +106,10 @@ struct crystal_board_comm {
     uint32_t pair_capacity;
     _Atomic uint32_t pair_count; /* pairs are added by plugins: claim with fetch_add */
     _Atomic uint32_t graph_channels; /* of NCCL's tree and ring search; 0 = not known */
+    _Atomic uint32_t rings;          /* enum crystal_board_rings; the agent */
+    uint64_t rings_offset; /* LISTED: uint32_t crank[ring_count][nranks] by place in the
+                              ring, whose place 0 is crank 0 */
+    uint32_t ring_count;   /* channel c has ring c % ring_count */
     uint32_t zero;
     char name[CRYSTAL_BOARD_NAME]; /* store key of the id, zero-terminated */
 };
@@ -191,6 +202,18 @@ int crystal_board_comm_add(struct crystal_board *board, uint64_t comm_id,
 /* Agent: how many channels NCCL's search found, once its members have told. */
 void crystal_board_comm_channels(struct crystal_board *board, uint64_t comm_id,
                                  uint32_t graph_channels);
+/* Agent: its members will tell in which order their rings go; nobody uses them before
+ * crystal_board_comm_rings: ranks = crank[ring_count][nranks] as above, ring_count 0
+ * for rank order. Thread-safe within the agent. */
+void crystal_board_comm_await_rings(struct crystal_board *board, uint64_t comm_id);
+int crystal_board_comm_rings(struct crystal_board *board, uint64_t comm_id,
+                             uint32_t ring_count, const uint32_t *ranks,
+                             struct crystal_error *err);
+/* Where the rings are LISTED: cranks by place of the ring of this channel; NULL where
+ * that is broken. */
+const uint32_t *crystal_board_ring_ranks(struct crystal_board *board,
+                                         const struct crystal_board_comm *comm,
+                                         uint32_t channel);
 /* The READY entry with this id, or NULL. Lock-free; borrowed. */
 struct crystal_board_comm *crystal_board_comm_find(struct crystal_board *board,
                                                    uint64_t comm_id);

@@ -29,6 +29,7 @@ struct crystal_run_writer;
 struct crystal_lines;
 struct crystal_pats;
 struct crystal_records;
+struct crystal_rings;
 struct crystal_rooms;
 struct crystal_trees;
 
@@ -61,6 +62,7 @@ struct crystal_net_comm {
     _Atomic(struct crystal_board_comm *) board; /* NULL: not on the board (yet) */
     _Atomic int is_plain; /* it was not on the board when its first operation began */
     struct crystal_ops ops;
+    struct crystal_rings *rings; /* with board: places in the rings; owned */
     struct crystal_lines *lines; /* with board: delay lines that end here; owned */
     struct crystal_trees *trees; /* the same for trees; made when first needed; owned */
     struct crystal_pats *pats;   /* the same for PAT */

@@ -9,6 +9,7 @@
 #include "replay/net.h"
 
 #include "replay/net_payload.h"
+#include "replay/net_rings.h"
 #include "replay/net_room.h"
 #include "replay/run_writer.h"
 #include "replay/virtual_feed.h"
@@ -249,6 +250,8 @@ static void comm_forget(struct crystal_net_comm *comm)
 {
     crystal_lines_destroy(comm->lines);
     comm->lines = NULL;
+    crystal_rings_destroy(comm->rings);
+    comm->rings = NULL;
     crystal_trees_destroy(comm->trees);
     comm->trees = NULL;
     crystal_pats_destroy(comm->pats);
@@ -338,13 +341,12 @@ static int comm_resolve_locked(struct crystal_net_comm *comm, struct crystal_err
         code = crystal_payload_init(comm, entry, err);
     if (code)
         return code;
-    comm->lines = crystal_lines_create(comm, entry, err);
+    comm->rings = crystal_rings_create(comm, entry, err);
+    comm->lines = crystal_lines_create(comm, err);
     comm->pairs = calloc(2 * (size_t)entry->nranks, sizeof *comm->pairs);
-    if (!comm->lines || !comm->pairs)
+    if (!comm->rings || !comm->lines || !comm->pairs)
         goto err_free;
-    if (comm->lines && crystal_lines_place(comm->lines)->run_before &&
-        crystal_lines_place(comm->lines)->sender != comm->crank &&
-        crystal_feed_listen(comm->module, err))
+    if (entry->real_count > 1 && crystal_feed_listen(comm->module, err))
         goto err_free;
     atomic_store(&comm->board, entry);
     return 1;

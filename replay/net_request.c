@@ -4,6 +4,7 @@
 
 #include "replay/net.h"
 
+#include "replay/net_rings.h"
 #include "replay/virtual_line.h"
 #include "replay/wait_list.h"
 #include "runtime/log.h"
@@ -45,22 +46,34 @@ static int end_check(struct crystal_net_end *end, struct crystal_error *err)
     return 0;
 }
 
-/* What a rank puts into an all-gather stands in for virtual ranks' blocks. */
-static int own_keep(struct crystal_net_end *end, const struct crystal_net_request *r,
-                    struct crystal_error *err)
+/* Whether a message is what this rank puts into an all-gather, which stands in for
+ * virtual ranks' blocks where it is the only real rank of the ring. 1 it is, 0 it is
+ * not, -EAGAIN: the rings are not known yet. */
+static int own_check(const struct crystal_net_end *end,
+                     const struct crystal_message_id *id, struct crystal_error *err)
 {
-    struct crystal_operation *op = r->id.operation;
-    struct crystal_lines *lines = op->comm->lines;
+    const struct crystal_operation *op = id->operation;
+    const struct crystal_ring_place *place;
+    int code;
 
-    if (!end->is_send || op->is_p2p || op->func != CRYSTAL_FUNC_ALLGATHER ||
-        !atomic_load(&op->comm->board) || !crystal_lines_place(lines)->run_before ||
-        op->algo != CRYSTAL_ALGO_RING ||
-        r->id.step / (op->proto == CRYSTAL_PROTO_SIMPLE ? 2 : 1) %
+    if (!op || !end->is_send || op->is_p2p || op->func != CRYSTAL_FUNC_ALLGATHER ||
+        !atomic_load(&op->comm->board) || op->algo != CRYSTAL_ALGO_RING ||
+        id->step / (op->proto == CRYSTAL_PROTO_SIMPLE ? 2 : 1) %
                 (op->comm->nranks - 1) !=
             0)
         return 0;
-    return crystal_lines_own(lines, op->seq, r->id.channel, r->id.step, r->data,
-                             r->bytes, err);
+    code = crystal_rings_place(op->comm->rings, id->channel, &place, err);
+    if (code <= 0)
+        return code ? code : -EAGAIN;
+    return place->run_before && place->sender == op->comm->crank;
+}
+
+static int own_keep(const struct crystal_net_request *r, struct crystal_error *err)
+{
+    const struct crystal_operation *op = r->id.operation;
+
+    return crystal_lines_own(op->comm->lines, op->seq, r->id.channel, r->id.step,
+                             r->data, r->bytes, err);
 }
 
 int crystal_net_post(struct crystal_net_end *end, void *data, uint64_t bytes,
@@ -68,7 +81,7 @@ int crystal_net_post(struct crystal_net_end *end, void *data, uint64_t bytes,
                      struct crystal_net_request **ret, struct crystal_error *err)
 {
     struct crystal_net_request *r;
-    int code = end_check(end, err);
+    int code = end_check(end, err), is_own;
 
     *ret = NULL;
     if (code)
@@ -77,6 +90,9 @@ int crystal_net_post(struct crystal_net_end *end, void *data, uint64_t bytes,
         crystal_wait_board();
         return 0;
     }
+    is_own = own_check(end, id, err);
+    if (is_own < 0)
+        return is_own == -EAGAIN ? 0 : end_fail(end, is_own, err);
     r = request_take(end);
     if (!r)
         return 0;
@@ -91,7 +107,7 @@ int crystal_net_post(struct crystal_net_end *end, void *data, uint64_t bytes,
     if (end->is_send && id->operation)
         crystal_operation_arrive(id->operation, r->posted_ns);
     end->queue[end->head++ % CRYSTAL_NET_REQUESTS] = r;
-    code = id->operation ? own_keep(end, r, err) : 0;
+    code = is_own ? own_keep(r, err) : 0;
     if (!code)
         code = end->ops->start(end, r, err);
     if (!code && !(end->is_send && crystal_wait_is_more()))

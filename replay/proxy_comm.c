@@ -308,6 +308,7 @@ struct proxy_comm *proxy_comm_create(struct crystal_proxy *proxy, const char *na
         crystal_error_prefix(err, "communicator '%s'", name);
         goto err_comm;
     }
+    crystal_board_comm_await_rings(proxy->board, comm->comm_id);
     *proxy->comms_end = comm;
     proxy->comms_end = &comm->next;
     crystal_log(CRYSTAL_LOG_DEBUG, "proxy",

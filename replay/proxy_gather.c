@@ -180,6 +180,7 @@ static void learn(struct proxy_comm *comm, struct proxy_gather *gather, uint32_t
                             member->crank, comm->members[member->crank]);
     } else if (gather->index == PROXY_GATHER_TOPOLOGY) {
         learn_channels(comm, slice);
+        proxy_rings_learn(comm, gather);
     } else if (gather->index == PROXY_GATHER_PEER_INFO) {
         int32_t version = proxy_get_i32(slice, layout->peer_version);
         int32_t crank = proxy_get_i32(slice, layout->peer_rank);

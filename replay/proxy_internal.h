@@ -1,6 +1,7 @@
 /* What the files of the bootstrap proxy share: connections (proxy_conn.c),
  * communicators (proxy_comm.c), the ring of all-gathers (proxy_gather.c), the root's
- * part (proxy_root.c), the exchange of connection handles (proxy_connect.c).
+ * part (proxy_root.c), the exchange of connection handles (proxy_connect.c), the order
+ * of NCCL's rings (proxy_rings.c).
  *
  * Everything here is guarded by proxy->lock, which the thread holds except while it
  * waits for events.
@@ -237,6 +238,12 @@ void proxy_link_eof(struct proxy_conn *conn);
 /* Queues frames for a link as far as they are known and wanted. */
 void proxy_link_fill(struct proxy_comm *comm, struct proxy_link *link);
 void proxy_gathers_free(struct proxy_comm *comm);
+
+/* --- proxy_rings.c --- */
+
+/* A real rank's topology has come: once that of all has, the board gets the order of
+ * the rings. */
+void proxy_rings_learn(struct proxy_comm *comm, const struct proxy_gather *gather);
 
 /* --- proxy_root.c --- */
 

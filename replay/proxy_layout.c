@@ -37,6 +37,7 @@ static const struct proxy_layout rows[] = {
         .peer_bus = 40,
         .peer_fabric_uuid = 76,
         .peer_version = 112,
+        .topology_cross_nic = 224,
         .topology_ranks = 228,
         .channel_count = 64,
         .topology_tree_channels = 4,

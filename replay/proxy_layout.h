@@ -36,14 +36,16 @@ struct proxy_layout {
     /* peer info */
     uint32_t peer_rank, peer_host, peer_pid, peer_bus, peer_fabric_uuid, peer_version;
     /* topology: arrays of channel_count int, one after the other: ring receive, send,
-     * previous, next; tree to parent, to child 0, to child 1; NVLS heads */
-    uint32_t topology_ranks, channel_count;
+     * previous, next; tree to parent, to child 0, to child 1; NVLS heads; before them
+     * whether rings change the NIC from node to node */
+    uint32_t topology_cross_nic, topology_ranks, channel_count;
     uint32_t topology_tree_channels, topology_ring_channels; /* that the search found */
     /* connection exchange */
     uint32_t entry_bytes, entry_gdr;
 };
 
 #define PROXY_TOPOLOGY_ARRAYS 8
+enum { PROXY_TOPOLOGY_RECEIVE = 0, PROXY_TOPOLOGY_NEXT = 3 }; /* which array */
 
 /* The row whose check-in has this size; NULL if none. With 0: the newest tested row. */
 const struct proxy_layout *proxy_layout_find(uint32_t checkin_bytes);

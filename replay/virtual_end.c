@@ -11,6 +11,7 @@
 
 #include "replay/net.h"
 
+#include "replay/net_rings.h"
 #include "replay/virtual_feed.h"
 #include "replay/virtual_line.h"
 #include "replay/virtual_pat.h"
@@ -64,19 +65,22 @@ static int operation_check(const struct crystal_net_end *end,
     return 0;
 }
 
-static void ring_of(const struct crystal_net_request *r, struct crystal_ring_op *ret)
+static void ring_of(const struct crystal_net_request *r,
+                    const struct crystal_ring_place *place, struct crystal_ring_op *ret)
 {
     const struct crystal_operation *op = r->id.operation;
 
-    *ret = (struct crystal_ring_op){.func = op->func,
-                                    .nranks = op->comm->nranks,
-                                    .root = op->root,
-                                    .count = op->count,
-                                    .elt_bytes = (uint32_t)op->elt_bytes,
-                                    .channel_count =
-                                        op->channel_count ? op->channel_count : 1,
-                                    .channel = r->id.channel,
-                                    .proto = (enum crystal_proto)op->proto};
+    *ret = (struct crystal_ring_op){
+        .func = op->func,
+        .nranks = op->comm->nranks,
+        .root =
+            op->root < op->comm->nranks ? crystal_ring_place_of(place, op->root) : 0,
+        .ring = place->cranks,
+        .count = op->count,
+        .elt_bytes = (uint32_t)op->elt_bytes,
+        .channel_count = op->channel_count ? op->channel_count : 1,
+        .channel = r->id.channel,
+        .proto = (enum crystal_proto)op->proto};
 }
 
 /* What the communicator keeps for trees and PAT, made when it is first needed. */
@@ -114,13 +118,15 @@ static int algorithm_refuse(const struct crystal_operation *op,
 
 struct arrivals {
     const struct crystal_board_cell *cells; /* NULL: everybody came long ago */
-    uint32_t nranks, crank;
+    const struct crystal_ring_place *place;
 };
 
 static uint64_t arrival_at(const void *user, uint32_t distance)
 {
     const struct arrivals *a = user;
-    uint32_t crank = (a->crank + 2 * a->nranks - 1 - distance) % a->nranks;
+    const uint32_t n = a->place->nranks;
+    uint32_t crank =
+        crystal_ring_crank(a->place, (a->place->place + 2 * n - 1 - distance) % n);
 
     return a->cells
                ? atomic_load_explicit(&a->cells[crank].arrive_ns, memory_order_relaxed)
@@ -156,16 +162,20 @@ static int take_ring(struct virtual_end *v, struct crystal_net_request *r,
                      struct crystal_error *err)
 {
     struct crystal_net_comm *comm = v->base.comm;
-    struct arrivals arrivals = {cells, comm->nranks, comm->crank};
+    struct arrivals arrivals = {.cells = cells};
     struct crystal_line_next next = {.op = r->id.operation,
                                      .channel = r->id.channel,
                                      .index = r->id.step,
                                      .step = r->step,
                                      .arrive = arrival_at,
                                      .arrive_user = &arrivals};
+    int code = crystal_rings_place(comm->rings, r->id.channel, &next.place, err);
 
-    ring_of(r, &next.ring);
-    next.count = crystal_ring_message_count(&next.ring, comm->crank, 0);
+    if (code <= 0)
+        return code;
+    arrivals.place = next.place;
+    ring_of(r, next.place, &next.ring);
+    next.count = crystal_ring_message_count(&next.ring, next.place->place, 0);
     if (next.index >= next.count)
         return crystal_error_set(err, EPROTO,
                                  "message %llu of an operation that has %llu by the "
@@ -310,9 +320,9 @@ static uint64_t connection_step(struct virtual_end *v,
     uint64_t chunk_steps = 1, slices = 1;
 
     if (!op->is_p2p && op->algo == CRYSTAL_ALGO_RING) {
-        struct crystal_ring_op ring;
+        struct crystal_ring_op ring = {.func = op->func,
+                                       .proto = (enum crystal_proto)op->proto};
 
-        ring_of(r, &ring);
         chunk_steps = crystal_ring_chunk_steps(&ring);
         slices = crystal_ring_slices(&ring);
     }
@@ -366,9 +376,8 @@ static int virtual_start_send(struct crystal_net_end *end,
 
 /* Writes the request to the feed. 1 written, 0 wait. */
 static int feed_write(struct virtual_end *v, struct crystal_net_request *r,
-                      struct crystal_error *err)
+                      const struct crystal_ring_place *place, struct crystal_error *err)
 {
-    const struct crystal_line_place *place = crystal_lines_place(v->base.comm->lines);
     struct crystal_net_module *module = v->base.comm->module;
     uint64_t total = sizeof v->out + (v->out.has_bytes ? r->bytes : 0);
 
@@ -418,15 +427,15 @@ static int feed_write(struct virtual_end *v, struct crystal_net_request *r,
 }
 
 /* The bytes must be those that everybody computes the ring's schedule to have. */
-static int schedule_check(const struct crystal_net_end *end,
-                          const struct crystal_net_request *r,
-                          const struct crystal_ring_op *ring, struct crystal_error *err)
+static int schedule_check(const struct crystal_net_request *r,
+                          const struct crystal_ring_op *ring, uint32_t place,
+                          struct crystal_error *err)
 {
-    uint64_t count = crystal_ring_message_count(ring, end->comm->crank, 1);
+    uint64_t count = crystal_ring_message_count(ring, place, 1);
     struct crystal_ring_message m;
 
     if (r->id.step < count) {
-        crystal_ring_message(ring, end->comm->crank, 1, r->id.step, &m);
+        crystal_ring_message(ring, place, 1, r->id.step, &m);
         if (crystal_form_bytes(ring->proto, (uint64_t)m.elts * ring->elt_bytes) ==
             r->bytes)
             return 0;
@@ -472,20 +481,24 @@ static int send_ring(struct virtual_end *v, struct crystal_net_request *r,
                      struct crystal_error *err)
 {
     struct crystal_net_comm *comm = v->base.comm;
-    const struct crystal_line_place *place = crystal_lines_place(comm->lines);
+    const struct crystal_ring_place *place;
     struct crystal_vt_sent sent = {r->start_ns, r->bytes};
     struct crystal_ring_op ring;
     struct crystal_vt_path path;
+    uint32_t receiver;
     uint64_t count;
-    int code, is_passed;
+    int code = crystal_rings_place(comm->rings, r->id.channel, &place, err), is_passed;
 
-    ring_of(r, &ring);
-    code = v->written ? 0 : schedule_check(&v->base, r, &ring, err);
+    if (code <= 0)
+        return code;
+    ring_of(r, place, &ring);
+    code = v->written ? 0 : schedule_check(r, &ring, place->place, err);
     if (code)
         return code;
-    crystal_vt_path(&ring, place->receiver, place->run_behind, &path);
-    count = crystal_vt_sent_count(
-        &path, crystal_ring_message_count(&ring, place->receiver, 0));
+    receiver = crystal_ring_place_of(place, place->receiver);
+    crystal_vt_path(&ring, receiver, place->run_behind, &path);
+    count =
+        crystal_vt_sent_count(&path, crystal_ring_message_count(&ring, receiver, 0));
     if (r->id.step >= count)
         return 1; /* nobody behind the run hears of it */
     is_passed = crystal_line_is_passed(&path, r->id.step);
@@ -506,7 +519,7 @@ static int send_ring(struct virtual_end *v, struct crystal_net_request *r,
                                                .bytes = r->bytes,
                                                .crank = comm->crank,
                                                .has_bytes = is_passed && r->bytes};
-    return feed_write(v, r, err);
+    return feed_write(v, r, place, err);
 }
 
 static int send_collective(struct virtual_end *v, struct crystal_net_request *r,

@@ -4,6 +4,7 @@
 #include "replay/virtual_feed.h"
 
 #include "replay/net.h"
+#include "replay/net_rings.h"
 #include "replay/virtual_line.h"
 #include "runtime/log.h"
 
@@ -126,10 +127,18 @@ static int arrival_put(struct crystal_net_comm *comm, void *user,
     struct arrival *a = user;
     const struct crystal_feed_message *m = a->head;
     struct crystal_vt_sent sent = {m->start_ns, m->bytes};
+    const struct crystal_ring_place *place;
     void *data = a->data;
+    int code = crystal_rings_place(comm->rings, m->channel, &place, err);
 
+    if (!code)
+        return -ENOENT; /* it is held until this process knows its rings */
     a->data = NULL;
-    if (crystal_lines_place(comm->lines)->sender != m->crank) {
+    if (code < 0) {
+        free(data);
+        return code;
+    }
+    if (place->sender != m->crank) {
         free(data);
         return crystal_error_set(
             err, EPROTO,

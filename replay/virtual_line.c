@@ -15,7 +15,7 @@
 
 /* --- what a message is made of --- */
 
-void crystal_line_source(const struct crystal_ring_op *op, uint32_t crank, uint32_t run,
+void crystal_line_source(const struct crystal_ring_op *op, uint32_t place, uint32_t run,
                          uint64_t index, struct crystal_line_source *ret)
 {
     const uint32_t n = op->nranks;
@@ -23,7 +23,7 @@ void crystal_line_source(const struct crystal_ring_op *op, uint32_t crank, uint3
     struct crystal_vt_path path;
     uint64_t step, passed;
 
-    crystal_vt_path(op, crank, run, &path);
+    crystal_vt_path(op, place, run, &path);
     step = index / path.slices % path.steps;
     s.has_copy = path.is_ring ? step >= run : path.has_sender;
     s.copy_index = index - (path.is_ring ? (uint64_t)run * path.slices : 0);
@@ -52,11 +52,11 @@ void crystal_line_source(const struct crystal_ring_op *op, uint32_t crank, uint3
     if (s.is_block)
         s.first = op->func == CRYSTAL_FUNC_BROADCAST
                       ? op->root
-                      : (uint32_t)((crank + 2 * (uint64_t)n - 1 - step) % n);
+                      : (uint32_t)((place + 2 * (uint64_t)n - 1 - step) % n);
     else if (s.has_copy)
-        s.first = (crank + n - run) % n; /* the first behind a */
+        s.first = (place + n - run) % n; /* the first behind a */
     else
-        s.first = (uint32_t)((crank + (uint64_t)n - s.count) % n);
+        s.first = (uint32_t)((place + (uint64_t)n - s.count) % n);
     *ret = s;
 }
 
@@ -91,34 +91,9 @@ static void line_free(struct crystal_line *line)
     free(line);
 }
 
-/* Real neighbours beyond the virtual ones; the run that ends at crank. */
-static uint32_t run_before(const uint8_t *is_real, uint32_t n, uint32_t crank,
-                           uint32_t *ret_real)
-{
-    uint32_t run = 0, at = (crank + n - 1) % n;
-
-    for (; !is_real[at]; at = (at + n - 1) % n)
-        run++;
-    *ret_real = at;
-    return run;
-}
-
-static uint32_t run_behind(const uint8_t *is_real, uint32_t n, uint32_t crank,
-                           uint32_t *ret_real)
-{
-    uint32_t run = 0, at = (crank + 1) % n;
-
-    for (; !is_real[at]; at = (at + 1) % n)
-        run++;
-    *ret_real = at;
-    return run;
-}
-
 struct crystal_lines *crystal_lines_create(struct crystal_net_comm *comm,
-                                           struct crystal_board_comm *entry,
                                            struct crystal_error *err)
 {
-    const uint8_t *is_real = crystal_board_is_real(comm->module->board, entry);
     struct crystal_lines *lines = calloc(1, sizeof *lines);
 
     if (!lines) {
@@ -126,11 +101,6 @@ struct crystal_lines *crystal_lines_create(struct crystal_net_comm *comm,
         return NULL;
     }
     lines->comm = comm;
-    /* crank is real, so both walks end */
-    lines->place.run_before =
-        run_before(is_real, entry->nranks, comm->crank, &lines->place.sender);
-    lines->place.run_behind =
-        run_behind(is_real, entry->nranks, comm->crank, &lines->place.receiver);
     (void)pthread_mutex_init(&lines->lock, NULL); /* cannot fail on Linux */
     return lines;
 }
@@ -148,11 +118,6 @@ void crystal_lines_destroy(struct crystal_lines *lines)
     crystal_room_give(lines->scratch);
     (void)pthread_mutex_destroy(&lines->lock);
     free(lines);
-}
-
-const struct crystal_line_place *crystal_lines_place(const struct crystal_lines *lines)
-{
-    return &lines->place;
 }
 
 uint32_t crystal_lines_count(struct crystal_lines *lines)
@@ -355,7 +320,7 @@ static int line_open(struct crystal_lines *lines, struct crystal_line *line,
     code = crystal_payload_plan(next->op, &line->plan, err);
     if (code)
         return code;
-    crystal_vt_path(&next->ring, lines->comm->crank, lines->place.run_before, &path);
+    crystal_vt_path(&next->ring, next->place->place, next->place->run_before, &path);
     line->ranks = calloc((size_t)path.reach + 1, sizeof *line->ranks);
     if (!line->ranks)
         return crystal_error_set(err, ENOMEM, "out of memory for a delay line");
@@ -391,9 +356,9 @@ static int put_init(struct line_put *put, struct crystal_lines *lines,
             "due",
             (unsigned long long)line->seq, (unsigned long long)next->index,
             (unsigned long long)line->taken);
-    crystal_ring_message(&next->ring, lines->comm->crank, 0, next->index,
+    crystal_ring_message(&next->ring, next->place->place, 0, next->index,
                          &put->message);
-    crystal_line_source(&next->ring, lines->comm->crank, lines->place.run_before,
+    crystal_line_source(&next->ring, next->place->place, next->place->run_before,
                         next->index, &put->source);
     put->bytes = (uint64_t)put->message.elts * next->ring.elt_bytes;
     put->wire_bytes = crystal_form_bytes(next->ring.proto, put->bytes);

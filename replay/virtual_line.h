@@ -13,16 +13,17 @@
 
 #include "replay/board.h"
 #include "replay/net_payload.h"
+#include "replay/net_rings.h"
 #include "runtime/ring_schedule.h"
 #include "replay/virtual_time.h"
 #include "runtime/error.h"
 
 #include <stdint.h>
 
-/* What the index-th message that crank receives behind a run of virtual ranks is made
- * of: a copy of a's message copy_index, or nothing yet, reduced with the contributions
- * of `count` virtual ranks from crank `first` on (in ring order); is_block: the bytes
- * of rank `first` as they are. */
+/* What the index-th message that the one at `place` receives behind a run of virtual
+ * ranks is made of: a copy of a's message copy_index, or nothing yet, reduced with the
+ * contributions of `count` virtual ranks from place `first` on (in ring order);
+ * is_block: the bytes of the rank at place `first` as they are. */
 struct crystal_line_source {
     int has_copy;
     int is_block;
@@ -30,7 +31,7 @@ struct crystal_line_source {
     uint64_t copy_index;
     uint32_t first, count;
 };
-void crystal_line_source(const struct crystal_ring_op *op, uint32_t crank, uint32_t run,
+void crystal_line_source(const struct crystal_ring_op *op, uint32_t place, uint32_t run,
                          uint64_t index, struct crystal_line_source *ret);
 /* Whether the bytes of a's message reach b, or only its time matters. */
 int crystal_line_is_passed(const struct crystal_vt_path *path, uint64_t index);
@@ -38,19 +39,10 @@ int crystal_line_is_passed(const struct crystal_vt_path *path, uint64_t index);
 struct crystal_lines; /* of one communicator at this process */
 struct crystal_line;
 
-/* Where this process stands: the run before it with the real rank before that, and the
- * same behind it. A run of 0 is a real neighbour. */
-struct crystal_line_place {
-    uint32_t run_before, sender;
-    uint32_t run_behind, receiver;
-};
-
 struct crystal_net_comm;
 struct crystal_lines *crystal_lines_create(struct crystal_net_comm *comm,
-                                           struct crystal_board_comm *entry,
                                            struct crystal_error *err);
 void crystal_lines_destroy(struct crystal_lines *lines);
-const struct crystal_line_place *crystal_lines_place(const struct crystal_lines *lines);
 
 /* A message of a for operation seq: its time and, where bytes are passed, a copy of
  * them as they are on the wire. count = those of a's messages of this operation on
@@ -64,8 +56,9 @@ int crystal_lines_push_owned(struct crystal_lines *lines, uint64_t seq,
                              uint32_t channel, uint64_t index, uint64_t count,
                              const struct crystal_vt_sent *sent, void *data,
                              struct crystal_error *err);
-/* This rank's own first step of an all-gather, as it is on the wire: stands in for
- * blocks of virtual ranks. */
+/* This rank's own first step of an all-gather, as it is on the wire, where it is a and
+ * b in one: stands in for blocks of virtual ranks. (Else a's first step, which comes
+ * through the line, stands in.) */
 int crystal_lines_own(struct crystal_lines *lines, uint64_t seq, uint32_t channel,
                       uint64_t index, const void *data, uint64_t bytes,
                       struct crystal_error *err);
@@ -74,6 +67,7 @@ int crystal_lines_own(struct crystal_lines *lines, uint64_t seq, uint32_t channe
 struct crystal_line_next {
     struct crystal_operation *op;
     struct crystal_ring_op ring;
+    const struct crystal_ring_place *place; /* in the channel's ring */
     uint32_t channel;
     uint64_t index, count; /* count = messages received in all */
     uint64_t step;         /* of the connection, for the flags of LL and LL128 */

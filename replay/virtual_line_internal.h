@@ -40,7 +40,6 @@ struct crystal_line {
 
 struct crystal_lines {
     struct crystal_net_comm *comm;
-    struct crystal_line_place place;
     pthread_mutex_t lock; /* everything below and the lines */
     struct crystal_line *first;
     struct crystal_room *scratch; /* a message's data before it takes its form; owned */

@@ -63,54 +63,61 @@ static int zeros_put(const struct line_put *put, struct crystal_error *err)
     return data_put(put, data);
 }
 
-/* The sandbox's own block of a gather at the same place. 1 put, 0 wait. */
-static int own_put(const struct line_put *put, struct crystal_error *err)
+/* a's block of a gather at the same place: its message of the loop's first step, which
+ * the line still has. Where a is this rank, too, that does not come through the line
+ * and is kept apart. 1 put, 0 wait. */
+static int sender_put(const struct line_put *put, struct crystal_error *err)
 {
     const struct crystal_vt_path *path = &put->line->vt.path;
     const uint64_t index =
         put->message.loop * path->slices * path->steps + put->message.slice;
     const struct line_own *own = &put->line->own[index % 2];
+    const struct line_message *first = crystal_line_message(put->line, index);
+    const int is_own = put->next->place->sender == put->lines->comm->crank;
+    const void *wire;
+    uint64_t bytes;
 
-    if (own->index_plus1 != index + 1)
+    if (is_own ? own->index_plus1 != index + 1 : !first)
         return 0;
-    if (own->bytes != put->wire_bytes)
+    bytes = is_own ? own->bytes : first->sent.bytes;
+    wire = is_own ? own->room->data : first->data;
+    if (bytes != put->wire_bytes || (bytes && !wire))
         return crystal_error_set(err, EPROTO,
                                  "an all-gather's first message has %llu bytes where "
                                  "the ring's schedule has %llu",
-                                 (unsigned long long)own->bytes,
+                                 (unsigned long long)bytes,
                                  (unsigned long long)put->wire_bytes);
     standin_count(put);
-    return wire_put(put, own->room->data);
+    return wire_put(put, wire);
 }
 
-/* A block of a virtual rank: recorded; else of a gather this rank's own at the same
- * place, of a broadcast the first of its shape; else zeros. 1 put, 0 wait. */
+/* A block of a virtual rank: recorded; else of a gather a's at the same place, of a
+ * broadcast the first of its shape; else zeros. 1 put, 0 wait. */
 static int block_put(const struct line_put *put, struct crystal_error *err)
 {
     const struct crystal_payload_plan *plan = &put->line->plan;
     const struct crystal_line_next *next = put->next;
+    const uint32_t crank = crystal_ring_crank(next->place, put->source.first);
     uint64_t offset = put->message.offset_elts;
     const void *recorded;
     int code;
 
     if (next->ring.func == CRYSTAL_FUNC_ALLGATHER)
-        offset -= (uint64_t)put->source.first * next->ring.count;
+        offset -= (uint64_t)crank * next->ring.count;
     offset *= next->ring.elt_bytes;
     if (plan->is_recorded || plan->is_bulk ||
         next->ring.func == CRYSTAL_FUNC_BROADCAST) {
-        code =
-            crystal_payload_get(next->op, plan, put->source.first, offset, put->bytes,
-                                &recorded, plan->is_recorded ? err : NULL);
+        code = crystal_payload_get(next->op, plan, crank, offset, put->bytes, &recorded,
+                                   plan->is_recorded ? err : NULL);
         if (!code)
             return data_put(put, recorded);
         if (plan->is_recorded)
             return code;
     }
     if (next->ring.func == CRYSTAL_FUNC_ALLGATHER)
-        return own_put(put, err);
+        return sender_put(put, err);
     standin_count(put);
-    if (crystal_payload_first(next->op, plan, put->source.first, offset, put->bytes,
-                              &recorded))
+    if (crystal_payload_first(next->op, plan, crank, offset, put->bytes, &recorded))
         return data_put(put, recorded);
     return zeros_put(put, err);
 }
@@ -129,8 +136,9 @@ static int contributions_put(const struct line_put *put, void *data,
     const uint64_t offset = put->message.offset_elts * next->ring.elt_bytes;
 
     for (uint32_t i = 0; i < put->source.count; i++) {
-        int code = crystal_payload_add(
-            &sum, (put->source.first + i) % next->ring.nranks, offset, err);
+        uint32_t place = (put->source.first + i) % next->ring.nranks;
+        int code = crystal_payload_add(&sum, crystal_ring_crank(next->place, place),
+                                       offset, err);
 
         if (code)
             return code;

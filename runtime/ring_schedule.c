@@ -12,8 +12,7 @@
  *    rounded up to 16 elements, at least 32 KiB; the second takes the rest.
  *
  * Limits: an operation alone in its launch (a group with several collectives divides
- * the channels among them); NCCL_BUFFSIZE at its default; no registered user buffers;
- * every channel's ring is in rank order.
+ * the channels among them); NCCL_BUFFSIZE at its default; no registered user buffers.
  */
 #include "config.h"
 
@@ -116,24 +115,24 @@ static uint64_t steps_of(const struct crystal_ring_op *op)
 
 /* A chain has two ends: data flow from the root of a broadcast once round to the rank
  * before it, and from the rank behind the root of a reduction to the root. */
-static bool takes_part(const struct crystal_ring_op *op, uint32_t crank, int is_send)
+static bool takes_part(const struct crystal_ring_op *op, uint32_t place, int is_send)
 {
-    uint32_t n = op->nranks, next = (crank + 1) % n, prev = (crank + n - 1) % n;
+    uint32_t n = op->nranks, next = (place + 1) % n, prev = (place + n - 1) % n;
 
     if (op->func == CRYSTAL_FUNC_BROADCAST)
-        return op->root != (is_send ? next : crank);
+        return op->root != (is_send ? next : place);
     if (op->func == CRYSTAL_FUNC_REDUCE)
-        return op->root != (is_send ? crank : prev);
+        return op->root != (is_send ? place : prev);
     return is_ring(op->func);
 }
 
-uint64_t crystal_ring_message_count(const struct crystal_ring_op *op, uint32_t crank,
+uint64_t crystal_ring_message_count(const struct crystal_ring_op *op, uint32_t place,
                                     int is_send)
 {
     struct part part;
     uint64_t loop_units;
 
-    if (op->nranks < 2 || crank >= op->nranks || !takes_part(op, crank, is_send))
+    if (op->nranks < 2 || place >= op->nranks || !takes_part(op, place, is_send))
         return 0;
     part = part_of(op);
     loop_units = part.chunk * (op->func == CRYSTAL_FUNC_ALLREDUCE ? op->nranks : 1);
@@ -156,7 +155,13 @@ static void cut_slice(const struct part *part, uint64_t units, uint32_t slice,
     *ret_units = slice ? min_u64(first, units - first) : first;
 }
 
-void crystal_ring_message(const struct crystal_ring_op *op, uint32_t crank, int is_send,
+/* The crank whose block is that of this place. */
+static uint64_t crank_at(const struct crystal_ring_op *op, uint64_t place)
+{
+    return op->ring ? op->ring[place] : place;
+}
+
+void crystal_ring_message(const struct crystal_ring_op *op, uint32_t place, int is_send,
                           uint64_t index, struct crystal_ring_message *ret)
 {
     struct part part = part_of(op);
@@ -164,8 +169,8 @@ void crystal_ring_message(const struct crystal_ring_op *op, uint32_t crank, int 
     uint64_t slice = index % part.slices, step = index / part.slices % steps;
     uint64_t loop = index / part.slices / steps, chunk = part.chunk, block, left;
     uint64_t in_loop = 0, base = 0, units, cut, cut_units;
-    /* A receiver gets what the rank before it sends. */
-    uint64_t sender = is_send ? crank : (crank + n - 1) % n;
+    /* A receiver gets what the one before it sends. */
+    uint64_t sender = is_send ? place : (place + n - 1) % n;
     uint64_t done = loop * chunk * (op->func == CRYSTAL_FUNC_ALLREDUCE ? n : 1);
 
     left = part.units - done;
@@ -180,11 +185,11 @@ void crystal_ring_message(const struct crystal_ring_op *op, uint32_t crank, int 
         in_loop = block * chunk;
         break;
     case CRYSTAL_FUNC_ALLGATHER:
-        block = (sender + n - step) % n;
+        block = crank_at(op, (sender + n - step) % n);
         base = block * part.count;
         break;
     case CRYSTAL_FUNC_REDUCESCATTER:
-        block = (sender + n - 1 - step) % n;
+        block = crank_at(op, (sender + n - 1 - step) % n);
         base = block * part.count;
         break;
     default:

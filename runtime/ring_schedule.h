@@ -2,12 +2,13 @@
  * for everybody: hostccl sends by it, virtual ranks put their contributions by it, the
  * timeline counts by it.
  *
- * The ring is rank order: crank r receives from r-1 and sends to r+1 (mod n). Message
- * `index` counts the network messages of one operation on one connection and channel,
- * from 0, as NCCL's proxy does (two slices per chunk step for AllReduce, AllGather and
- * ReduceScatter with the Simple protocol, one otherwise; a slice of 0 bytes is a
- * message too). Sizes are of the data; wire_form.h has what they take on the wire. Pure
- * functions, thread-safe.
+ * The one at place p of the ring receives from p-1 and sends to p+1 (mod n). A ring is
+ * in rank order, where place and crank are the same, or `ring` lists it; crank 0 is at
+ * place 0 in any case. Message `index` counts the network messages of one operation on
+ * one connection and channel, from 0, as NCCL's proxy does (two slices per chunk step
+ * for AllReduce, AllGather and ReduceScatter with the Simple protocol, one otherwise; a
+ * slice of 0 bytes is a message too). Sizes are of the data; wire_form.h has what they
+ * take on the wire. Pure functions, thread-safe.
  */
 #ifndef CRYSTAL_RING_SCHEDULE_H
 #define CRYSTAL_RING_SCHEDULE_H
@@ -20,13 +21,14 @@
 struct crystal_ring_op {
     enum crystal_func func; /* BROADCAST, REDUCE, ALLGATHER, REDUCESCATTER, ALLREDUCE */
     uint32_t nranks;
-    uint32_t root;  /* BROADCAST, REDUCE */
+    uint32_t root;  /* BROADCAST, REDUCE: its place */
     uint64_t count; /* elements as in the API call (per rank for AG and RS) */
     uint32_t elt_bytes;
     uint32_t channel_count; /* channels this operation may use (NCCL's own number of
                                channels used gives the same cuts); 1 .. 64 */
     uint32_t channel;       /* which one; small operations leave the last ones idle */
     enum crystal_proto proto;
+    const uint32_t *ring; /* crank by place [nranks], borrowed; NULL: rank order */
 };
 
 struct crystal_ring_message {
@@ -44,13 +46,13 @@ struct crystal_ring_message {
 uint32_t crystal_ring_slices(const struct crystal_ring_op *op);
 uint32_t crystal_ring_chunk_steps(const struct crystal_ring_op *op);
 
-/* Network messages that crank sends (is_send) or receives in this operation on this
- * channel; 0 where it has none (the root of a broadcast receives nothing). */
-uint64_t crystal_ring_message_count(const struct crystal_ring_op *op, uint32_t crank,
+/* Network messages that the one at place sends (is_send) or receives in this operation
+ * on this channel; 0 where it has none (the root of a broadcast receives nothing). */
+uint64_t crystal_ring_message_count(const struct crystal_ring_op *op, uint32_t place,
                                     int is_send);
 
-/* The index-th message that crank sends or receives. index < the count above. */
-void crystal_ring_message(const struct crystal_ring_op *op, uint32_t crank, int is_send,
+/* The index-th message that it sends or receives. index < the count above. */
+void crystal_ring_message(const struct crystal_ring_op *op, uint32_t place, int is_send,
                           uint64_t index, struct crystal_ring_message *ret);
 
 /* Bytes of send and receive staging per message at most (NCCL's slot: 512 KiB times

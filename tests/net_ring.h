@@ -15,8 +15,27 @@
 
 struct ring {
     struct rank rank;
+    const uint32_t *order; /* crank by place; NULL: rank order */
     void *to_next, *from_prev;
 };
+
+/* Place of a crank in the ring. */
+static inline uint32_t ring_place(const struct ring *ring, uint32_t crank)
+{
+    uint32_t place = 0;
+
+    if (!ring->order)
+        return crank;
+    while (ring->order[place] != crank)
+        place++;
+    return place;
+}
+
+static inline int ring_crank(const struct ring *ring, uint32_t place)
+{
+    place %= (uint32_t)ring->rank.nranks;
+    return ring->order ? (int)ring->order[place] : (int)place;
+}
 
 /* An end to virtual rank `crank`, as NCCL makes it with the proxy's handle. */
 static inline void *ring_connect_virtual(struct rank *r, int crank)
@@ -89,6 +108,7 @@ struct ring_run {
     int is_float, is_max;    /* is_max: of small positive int32 */
     const unsigned char *in; /* 4-byte elements */
     unsigned char *out;
+    uint32_t place;
     uint64_t sends, receives;
     void *coll, *send_proxy, *recv_proxy;
     uint64_t *receive_done_ns; /* may be NULL: when each receive was complete */
@@ -102,7 +122,7 @@ static inline void *ring_send(struct ring_run *run, uint64_t index, const void *
     struct crystal_ring_message m;
     struct step_handle h;
 
-    crystal_ring_message(&run->op, (uint32_t)run->ring->rank.crank, 1, index, &m);
+    crystal_ring_message(&run->op, run->place, 1, index, &m);
     if (!data && run->op.func == CRYSTAL_FUNC_ALLGATHER)
         data = run->in +
                4 * (m.offset_elts - (uint64_t)run->ring->rank.crank * run->op.count);
@@ -119,7 +139,7 @@ static inline void *ring_send(struct ring_run *run, uint64_t index, const void *
 static inline const void *ring_use(struct ring_run *run, uint64_t index, void *data,
                                    uint64_t *ret_send)
 {
-    const uint32_t n = run->op.nranks, me = (uint32_t)run->ring->rank.crank;
+    const uint32_t n = run->op.nranks, me = run->place;
     const uint64_t steps = run->op.func == CRYSTAL_FUNC_ALLREDUCE ? 2 * (n - 1) : n - 1;
     uint64_t block_offset = 0;
     struct crystal_ring_message m;
@@ -136,7 +156,7 @@ static inline const void *ring_use(struct ring_run *run, uint64_t index, void *d
         is_reduced = 1;
         is_kept = m.step == n - 2;
         goes_on = !is_kept;
-        block_offset = (uint64_t)me * run->op.count;
+        block_offset = (uint64_t)run->ring->rank.crank * run->op.count;
         break;
     case CRYSTAL_FUNC_ALLGATHER:
         is_reduced = 0;
@@ -216,7 +236,7 @@ static inline bool ring_is_first(const struct ring_run *run, uint64_t index,
                                  uint64_t received)
 {
     struct crystal_ring_message m;
-    uint32_t me = (uint32_t)run->ring->rank.crank;
+    uint32_t me = run->place;
 
     if (run->op.func == CRYSTAL_FUNC_BROADCAST)
         return me == run->op.root;
@@ -282,19 +302,24 @@ static inline void ring_messages(struct ring_run *run)
         ring_land_until(run, flights, &flight_count, 0);
 }
 
-/* One collective with the events that NCCL sends. False on failure. */
+/* One collective with the events that NCCL sends; op's root and ring become places.
+ * False on failure. */
 static inline bool ring_collective(struct ring_run *run)
 {
     struct rank *r = &run->ring->rank;
     struct crystal_ring_op *op = &run->op;
-    int next = (r->crank + 1) % r->nranks,
-        prev = (r->crank + r->nranks - 1) % r->nranks;
+    const uint32_t place = ring_place(run->ring, (uint32_t)r->crank);
+    int next = ring_crank(run->ring, place + 1),
+        prev = ring_crank(run->ring, place + (uint32_t)r->nranks - 1);
 
-    run->sends = crystal_ring_message_count(op, (uint32_t)r->crank, 1);
-    run->receives = crystal_ring_message_count(op, (uint32_t)r->crank, 0);
+    run->place = place;
     run->coll = coll_start(r, ring_func_name(op->func),
                            run->is_float ? "ncclFloat32" : "ncclInt32", op->count,
                            (int)op->root, 1);
+    op->root = ring_place(run->ring, op->root);
+    op->ring = run->ring->order;
+    run->sends = crystal_ring_message_count(op, place, 1);
+    run->receives = crystal_ring_message_count(op, place, 0);
     if (run->sends)
         run->send_proxy = proxy_start(r, run->coll, 0, next, (int)run->sends, 1);
     if (run->receives)

@@ -54,7 +54,7 @@ static void bench_virtual(int unused)
     static const uint32_t members[RANKS] = {0, 1, 2, 3, 4, 5, 6, 7};
     static const uint8_t is_real[RANKS] = {1};
     struct crystal_board *board;
-    struct ring ring;
+    struct ring ring = {.order = NULL};
 
     (void)unused;
     config.directory = mkdtemp(directory);
@@ -76,7 +76,7 @@ static void bench_virtual(int unused)
 
 static void tcp_rank(int to_peer, int me)
 {
-    struct ring ring;
+    struct ring ring = {.order = NULL};
 
     if (!rank_init(&ring.rank, COMM, 2, me))
         exit(1);

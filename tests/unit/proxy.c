@@ -16,7 +16,8 @@
 #include <sys/stat.h>
 #include <time.h>
 
-#define REAL_MAX 64
+#define REAL_MAX      64
+#define RING_CHANNELS 2 /* that a search found; the rings of odd ones go backwards */
 
 /* A node's service without the node: board, layout, proxy. */
 struct place {
@@ -229,6 +230,7 @@ static uint32_t chain(const struct world *w, uint32_t node, uint32_t channel,
 static void own_topology(struct client *c, uint8_t *slice)
 {
     uint32_t ranks[REAL_MAX], me = (uint32_t)c->rank.crank;
+    const int32_t channels = RING_CHANNELS;
 
     for (uint32_t ch = 0; ch < BOOT_CHANNELS; ch++) {
         uint32_t count = chain(c->world, node_of(c->world, me), ch, ranks), at = 0;
@@ -247,6 +249,8 @@ static void own_topology(struct client *c, uint8_t *slice)
             memcpy(slice + 228 + 4 * (a * BOOT_CHANNELS + ch), &v[a], 4);
     }
     memset(slice, 0x11, 224);
+    memcpy(slice + 4, &channels, 4);
+    memcpy(slice + 36, &channels, 4);
 }
 
 /* What NCCL does with it: nodes in the order in which their first ranks come, the end
@@ -303,6 +307,44 @@ static int check_rings(struct client *c, const uint8_t *all)
     return code ? WRONG(c, "ring does not close (%u)", code) : 0;
 }
 
+/* The board has the rings that NCCL makes of these messages. */
+static int check_board(struct client *c, const uint8_t *all)
+{
+    struct crystal_board *board = c->world->place->board;
+    const struct crystal_board_comm *entry =
+        crystal_board_comm_find(board, crystal_nccl_hash(c->world->id, 128));
+    const uint32_t n = c->world->n;
+    int wait = 0;
+
+    if (!entry)
+        return WRONG(c, "not on the board");
+    while (atomic_load(&entry->rings) == CRYSTAL_BOARD_RINGS_AWAITED && wait++ < 2000)
+        usleep(1000);
+    if (atomic_load(&entry->rings) == CRYSTAL_BOARD_RINGS_AWAITED)
+        return WRONG(c, "the board has no rings");
+    for (uint32_t ch = 0; ch < 2 * RING_CHANNELS; ch++) {
+        const uint32_t *ranks = atomic_load(&entry->rings) == CRYSTAL_BOARD_RINGS_LISTED
+                                    ? crystal_board_ring_ranks(board, entry, ch)
+                                    : NULL;
+
+        for (uint32_t i = 0; i < n; i++) {
+            const uint32_t here = ranks ? ranks[i] : i;
+            const uint32_t there = ranks ? ranks[(i + 1) % n] : (i + 1) % n;
+            const uint8_t *slice = all + (size_t)here * BOOT_TOPOLOGY_BYTES;
+            int32_t next =
+                i32(slice, 228 + 4 * (3 * BOOT_CHANNELS + ch % RING_CHANNELS));
+            int32_t entry_there =
+                i32(all + (size_t)there * BOOT_TOPOLOGY_BYTES, 228 + 4 * ch);
+
+            if ((i == 0 && here) ||
+                (next >= 0 ? (uint32_t)next != there : (uint32_t)entry_there != there))
+                return WRONG(c, "place %u of the board's ring %u is %u, behind it %u",
+                             i, ch, here, there);
+        }
+    }
+    return 0;
+}
+
 static int gather_topology(struct client *c)
 {
     uint32_t n = c->world->n;
@@ -313,6 +355,8 @@ static int gather_topology(struct client *c)
     code = boot_gather(&c->rank, all, BOOT_TOPOLOGY_BYTES);
     if (!code)
         code = check_rings(c, all);
+    if (!code)
+        code = check_board(c, all);
     if (!code && all[(size_t)(n - 1) * BOOT_TOPOLOGY_BYTES] != 0x11)
         code = WRONG(c, "graphs are not cloned");
     free(all);

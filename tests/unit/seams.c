@@ -217,7 +217,7 @@ static void board_places(void)
         PLACE(crystal_board_header, ranks_per_node, 668),
         PLACE(crystal_board_header, payload_late_count, 672),
         PLACE(crystal_board_header, reserved, 680),
-        SIZE(crystal_board_comm, 200),
+        SIZE(crystal_board_comm, 216),
         PLACE(crystal_board_comm, state, 0),
         PLACE(crystal_board_comm, nranks, 4),
         PLACE(crystal_board_comm, comm_id, 8),
@@ -230,7 +230,10 @@ static void board_places(void)
         PLACE(crystal_board_comm, pair_capacity, 56),
         PLACE(crystal_board_comm, pair_count, 60),
         PLACE(crystal_board_comm, graph_channels, 64),
-        PLACE(crystal_board_comm, name, 72),
+        PLACE(crystal_board_comm, rings, 68),
+        PLACE(crystal_board_comm, rings_offset, 72),
+        PLACE(crystal_board_comm, ring_count, 80),
+        PLACE(crystal_board_comm, name, 88),
         SIZE(crystal_board_cell, 16),
         PLACE(crystal_board_cell, arrive_ns, 0),
         PLACE(crystal_board_cell, end_ns, 8),
@@ -258,7 +261,7 @@ static void board_places(void)
         PLACE(crystal_board_pair, cells, 16),
     };
 
-    CHECK_EQ(CRYSTAL_BOARD_VERSION, 2);
+    CHECK_EQ(CRYSTAL_BOARD_VERSION, 3);
     CHECK_EQ(CRYSTAL_BOARD_SLOTS, 64);
     check_places(places, sizeof places / sizeof places[0]);
 }

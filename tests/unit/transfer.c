@@ -33,7 +33,8 @@ static void simulate(const struct crystal_transfer_wire *wire,
     static uint64_t left[RANKS_MAX][4096]; /* message m of rank r has left its NIC */
     uint32_t n = op->nranks;
     struct crystal_ring_op ring = {op->func,      n, op->root, op->count,
-                                   op->elt_bytes, 1, 0,        CRYSTAL_PROTO_SIMPLE};
+                                   op->elt_bytes, 1, 0,        CRYSTAL_PROTO_SIMPLE,
+                                   NULL};
     int is_chain =
         op->func == CRYSTAL_FUNC_BROADCAST || op->func == CRYSTAL_FUNC_REDUCE;
     uint32_t back = is_chain ? 0 : 2; /* message m passes on message m - back */

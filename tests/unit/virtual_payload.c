@@ -239,7 +239,7 @@ static void emulate(const char *real, int iterations)
     for (int r = 0; r < N; r++)
         CHECK_EQ(socketpair(AF_UNIX, SOCK_STREAM, 0, pairs[r]), 0);
     for (int r = 0; r < N; r++) {
-        struct ring ring;
+        struct ring ring = {.order = NULL};
 
         if (real[r] != 'r' || (pids[r] = fork()) != 0)
             continue;
@@ -359,8 +359,8 @@ static void floats_check(struct ring *ring, int it, int as, bool sum_all)
         wrong += out[i] != sum;
     }
     CHECK_EQ(wrong, 0);
-    run.op = (struct crystal_ring_op){CRYSTAL_FUNC_BROADCAST, N, 2, F_COUNT, 4, 1, 0,
-                                      CRYSTAL_PROTO_SIMPLE};
+    run.op = (struct crystal_ring_op){CRYSTAL_FUNC_BROADCAST, N,   2, F_COUNT, 4, 1, 0,
+                                      CRYSTAL_PROTO_SIMPLE,   NULL};
     CHECK(ring_collective(&run));
     for (uint64_t i = 0; i < F_COUNT; i++)
         wrong += out[i] != weight(2, as, i);
@@ -391,7 +391,7 @@ static void emulate_floats(uint64_t standin_ops)
     fflush(stdout);
     pid = fork();
     if (pid == 0) {
-        struct ring ring;
+        struct ring ring = {.order = NULL};
 
         rank_open(&ring, "rvvv", 0, NULL);
         for (int it = 0; it < ITERATIONS + 1 && check_ok; it++)
@@ -450,7 +450,7 @@ static void what_reaches_nobody_needs_no_record(void)
     for (int r = 0; r < N; r++)
         CHECK_EQ(socketpair(AF_UNIX, SOCK_STREAM, 0, pairs[r]), 0);
     for (int r = 1; r < 3; r++) {
-        struct ring ring;
+        struct ring ring = {.order = NULL};
 
         if ((pids[r] = fork()) != 0)
             continue;
@@ -514,7 +514,7 @@ static void refuse(void (*record)(uint32_t rank), enum crystal_func func,
                    uint32_t passed, const char *sentence)
 {
     struct crystal_board *board;
-    struct ring ring;
+    struct ring ring = {.order = NULL};
     int status;
     pid_t pid;
 

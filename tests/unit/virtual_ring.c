@@ -1,6 +1,7 @@
 /* Collectives of real ranks in a ring that has virtual ones: every function, several
- * sizes and roots, 2 to 9 ranks, several patterns of real and virtual, each real rank a
- * process of its own. Virtual ranks answer with stand-ins, so the values are known.
+ * sizes and roots, 2 to 9 ranks, several patterns of real and virtual and orders of the
+ * ring, each real rank a process of its own. Virtual ranks answer with stand-ins, so
+ * the values are known.
  */
 #include "config.h"
 
@@ -18,14 +19,38 @@ static char directory[64];
 
 struct pattern {
     int nranks;
-    const char *real; /* 'r' or 'v' by crank */
+    const char *real;  /* 'r' or 'v' by crank */
+    const char *order; /* cranks by place; NULL: rank order */
 };
 
 static const struct pattern patterns[] = {
-    {2, "rv"},        {2, "vr"},       {3, "rvv"},     {3, "vrv"},      {3, "rrv"},
-    {4, "rvvv"},      {4, "rvrv"},     {4, "vrrv"},    {4, "rvvr"},     {5, "vvrvv"},
-    {5, "rvrvv"},     {6, "rrvvrv"},   {7, "vvvvvvr"}, {8, "rrvvvvvv"}, {8, "rvvvrvvv"},
-    {9, "rvvvvvvvv"}, {9, "vrvvrvvrv"}};
+    {2, "rv", NULL},
+    {2, "vr", NULL},
+    {3, "rvv", NULL},
+    {3, "vrv", NULL},
+    {3, "rrv", NULL},
+    {4, "rvvv", NULL},
+    {4, "rvrv", NULL},
+    {4, "vrrv", NULL},
+    {4, "rvvr", NULL},
+    {5, "vvrvv", NULL},
+    {5, "rvrvv", NULL},
+    {6, "rrvvrv", NULL},
+    {7, "vvvvvvr", NULL},
+    {8, "rrvvvvvv", NULL},
+    {8, "rvvvrvvv", NULL},
+    {9, "rvvvvvvvv", NULL},
+    {9, "vrvvrvvrv", NULL},
+    /* nodes of 2 and 4, gone through in another order; ranks that are not in node
+     * order; the only real one in a ring that is */
+    {4, "rrvv", "0321"},
+    {6, "rrvvvv", "032541"},
+    {6, "vvrrvv", "032541"},
+    {8, "rrrrvvvv", "03217654"},
+    {8, "rrrrvvvv", "02317564"},
+    {8, "vvvvrrrr", "07645132"},
+    {8, "rvrvrvrv", "02461357"},
+    {5, "vvrvv", "04132"}};
 
 static const uint64_t counts[] = {1, 1000, 300000};
 
@@ -59,6 +84,12 @@ wrong_elements(const unsigned char *out, uint64_t count, int is_float,
     return wrong;
 }
 
+static void order_of(const struct pattern *p, uint32_t *order)
+{
+    for (int i = 0; i < p->nranks; i++)
+        order[i] = p->order ? (uint32_t)(p->order[i] - '0') : (uint32_t)i;
+}
+
 static uint64_t sum_of_real(const struct pattern *p, uint64_t i)
 {
     uint64_t sum = 0;
@@ -84,17 +115,21 @@ static uint64_t want_scatter(const struct pattern *p, int crank, uint32_t root,
     return sum_of_real(p, (uint64_t)crank * count + i);
 }
 
-/* A virtual rank's block is that of the real rank behind its run. */
+/* A virtual rank's block is that of the real rank before its run. */
 static uint64_t want_gather(const struct pattern *p, int crank, uint32_t root,
                             uint64_t count, uint64_t i)
 {
-    int block = (int)(i / count);
+    uint32_t order[RANKS_MAX];
+    int at = 0;
 
     (void)crank;
     (void)root;
-    while (p->real[block] != 'r')
-        block = (block + 1) % p->nranks;
-    return value(block, i % count);
+    order_of(p, order);
+    while (order[at] != i / count)
+        at++;
+    while (p->real[order[at]] != 'r')
+        at = (at + p->nranks - 1) % p->nranks;
+    return value((int)order[at], i % count);
 }
 
 static uint64_t want_broadcast(const struct pattern *p, int crank, uint32_t root,
@@ -173,12 +208,20 @@ static void check_all(struct ring *ring, const struct pattern *p)
     check_one(ring, p, CRYSTAL_FUNC_BROADCAST, 0, 1200000, 1);
 }
 
-/* pairs[i]: between rank i and the next, where both are real. */
+/* pairs[i]: between rank i and the next, where both are real. Every second place
+ * accepts first. */
 static void rank_main(const struct pattern *p, int me, int pairs[][2])
 {
-    int next = (me + 1) % p->nranks, prev = (me + p->nranks - 1) % p->nranks;
+    uint32_t order[RANKS_MAX], place;
+    int next, prev;
     char lrank[16];
-    struct ring ring;
+    struct ring ring = {.rank.nranks = p->nranks};
+
+    order_of(p, order);
+    ring.order = p->order ? order : NULL;
+    place = ring_place(&ring, (uint32_t)me);
+    next = ring_crank(&ring, place + 1);
+    prev = ring_crank(&ring, place + (uint32_t)p->nranks - 1);
 
     (void)snprintf(lrank, sizeof lrank, "%d", 10 + me);
     (void)setenv("CRYSTAL_LRANK", lrank, 1);
@@ -191,11 +234,11 @@ static void rank_main(const struct pattern *p, int me, int pairs[][2])
         ring.from_prev = ring_accept_virtual(&ring.rank, prev);
     if (p->real[next] == 'v')
         ring.to_next = ring_connect_virtual(&ring.rank, next);
-    if (p->real[prev] == 'r' && me % 2 == 0)
+    if (p->real[prev] == 'r' && place % 2 == 0)
         ring.from_prev = harness_accept(&ring.rank, pairs[prev][1]);
     if (p->real[next] == 'r')
         ring.to_next = harness_connect(&ring.rank, pairs[me][0]);
-    if (p->real[prev] == 'r' && me % 2 == 1)
+    if (p->real[prev] == 'r' && place % 2 == 1)
         ring.from_prev = harness_accept(&ring.rank, pairs[prev][1]);
     CHECK(ring.from_prev && ring.to_next);
     if (ring.from_prev && ring.to_next)
@@ -214,7 +257,7 @@ static struct crystal_board *board_make(const struct pattern *p)
                                           .comm_capacity = 2,
                                           .heap_bytes = 4 << 20};
     struct crystal_board *board = crystal_board_create(&config, &err);
-    uint32_t members[RANKS_MAX];
+    uint32_t members[RANKS_MAX], orders[2 * RANKS_MAX];
     uint8_t is_real[RANKS_MAX];
 
     for (int r = 0; r < p->nranks; r++) {
@@ -226,6 +269,12 @@ static struct crystal_board *board_make(const struct pattern *p)
                                (uint32_t)p->nranks, members, is_real, &err)) {
         printf("# %s\n", crystal_error_text(&err));
         return NULL;
+    }
+    if (p->order) { /* that of channel 0; channel 1 has rank order */
+        order_of(p, orders);
+        for (int r = 0; r < p->nranks; r++)
+            orders[p->nranks + r] = (uint32_t)r;
+        CHECK_EQ(crystal_board_comm_rings(board, COMM, 2, orders, &err), 0);
     }
     return board;
 }

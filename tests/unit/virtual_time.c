@@ -273,8 +273,8 @@ static void by_hand(void)
     /* n = 4, rank 0 real: v[0] = 3, v[1] = 2, v[2] = 1; one slice has bytes, the other
      * none. Arrivals 10, 20 and 30 us; s = 1 us, h = 6 us. */
     struct crystal_wire wire = {1000000000, 5000, 0};
-    struct crystal_ring_op op = {CRYSTAL_FUNC_ALLREDUCE, 4, 0, 1000, 4, 1, 0,
-                                 CRYSTAL_PROTO_SIMPLE};
+    struct crystal_ring_op op = {CRYSTAL_FUNC_ALLREDUCE, 4,   0, 1000, 4, 1, 0,
+                                 CRYSTAL_PROTO_SIMPLE,   NULL};
     static const uint64_t at[4] = {1, 30000, 20000, 10000};
     struct place place = {4, 0};
     struct crystal_vt_rank ranks[3];

@@ -223,7 +223,7 @@ static void waits_for_virtual_ranks(void)
 {
     struct crystal_board *board = board_make(NRANKS, "vvrvv");
     struct crystal_ring_op op = {CRYSTAL_FUNC_ALLREDUCE, NRANKS, 0, COUNT, 4, 1, 0,
-                                 CRYSTAL_PROTO_SIMPLE};
+                                 CRYSTAL_PROTO_SIMPLE,   NULL};
     struct crystal_board_slot *slot;
     struct crystal_board_cell *cells;
     uint64_t arrive_ns;
