@@ -23,6 +23,7 @@
 #define CRYSTAL_NET_REQUESTS 32 /* in flight per end; NCCL has 8 */
 #define CRYSTAL_NET_COMMS    4096
 
+struct crystal_device;
 struct crystal_graph;
 struct crystal_prefetch;
 struct crystal_run_writer;
@@ -30,6 +31,7 @@ struct crystal_lines;
 struct crystal_pats;
 struct crystal_records;
 struct crystal_rings;
+struct crystal_room;
 struct crystal_rooms;
 struct crystal_trees;
 
@@ -39,7 +41,10 @@ struct crystal_net_module {
     struct crystal_board_header *head;
     struct crystal_graph *graph;       /* NULL without recorded payload */
     struct crystal_prefetch *prefetch; /* NULL but with --crystal-payload=all */
-    struct crystal_rooms *rooms;
+    struct crystal_rooms *rooms;       /* of messages on their way */
+    int is_valueless; /* contents of virtual ranks' floating-point messages are left out
+                       */
+    int has_device;   /* NCCL's buffers may be on a GPU */
     struct crystal_wire wire;
     struct crystal_nic nic; /* the egress of this process */
     uint32_t lrank;         /* UINT32_MAX if unknown */
@@ -122,20 +127,36 @@ enum crystal_request_state {
 
 struct crystal_net_end;
 
+/* A request's bytes are copied to or from where the caller has them. */
+enum crystal_request_copy {
+    CRYSTAL_COPY_NONE = 0,
+    CRYSTAL_COPY_FETCH, /* to send: from the GPU into room, before it can move */
+    CRYSTAL_COPY_PUT    /* received: from room to the GPU */
+};
+
 struct crystal_net_request {
     struct crystal_net_end *end;
     enum crystal_request_state state;
+    enum crystal_request_copy copy; /* on its way */
     int needs_ack; /* sender: rendezvous, due comes from the receiver */
     int asked;     /* virtual ends: what it needs of the board was not there once */
     int told;      /* that it waits */
-    unsigned char *data;
-    uint64_t bytes;     /* to send, or room to receive */
-    uint64_t got;       /* bytes moved */
-    uint64_t posted_ns; /* when the caller gave it */
-    uint64_t start_ns;  /* when its first byte left the NIC */
-    uint64_t due_ns;    /* not done before; 0 at once */
-    uint64_t number;    /* of this end, from 0 */
-    uint64_t step;      /* virtual receive: of the connection, for its flags */
+    int is_own;    /* what this rank puts into a gather, and stands in for others */
+    unsigned char *data; /* the bytes or their place: the caller's, or in room; NULL:
+                            nobody asks for them */
+    void *buffer;        /* the caller's */
+    struct crystal_device *device; /* whose memory that is; NULL: this process's */
+    struct crystal_room *room;     /* owned; NULL: none */
+    struct crystal_room *flags;    /* owned; words on their way to the GPU */
+    uint64_t ticket;               /* of the copy on its way */
+    uint64_t place;                /* in the end's queue */
+    uint64_t bytes;                /* to send, or room to receive */
+    uint64_t got;                  /* bytes moved */
+    uint64_t posted_ns;            /* when the caller gave it */
+    uint64_t start_ns;             /* when its first byte left the NIC */
+    uint64_t due_ns;               /* not done before; 0 at once */
+    uint64_t number;               /* of this end, from 0 */
+    uint64_t step; /* virtual receive: of the connection, for its flags */
     struct crystal_message_id id;
 };
 
@@ -147,6 +168,9 @@ struct crystal_net_end_ops {
     /* moves what can be moved; notes on the wait list what it waits for */
     int (*progress)(struct crystal_net_end *end, struct crystal_error *err);
     void (*close)(struct crystal_net_end *end); /* frees the end */
+    /* whether anybody asks for the request's bytes; NULL: always */
+    int (*needs)(const struct crystal_net_end *end,
+                 const struct crystal_net_request *r);
 };
 
 /* What all ends have; the first member of each kind's own struct. */
@@ -161,19 +185,32 @@ struct crystal_net_end {
     struct crystal_net_request requests[CRYSTAL_NET_REQUESTS];
     /* requests that are not moved yet, oldest first */
     struct crystal_net_request *queue[CRYSTAL_NET_REQUESTS];
-    unsigned head, tail; /* tail <= head; of queue, modulo its size */
+    uint64_t head, tail; /* tail <= head; of queue, modulo its size */
+    uint64_t put; /* <= tail: from here on received bytes are not put into the callers'
+                     buffers yet */
 };
+
+/* The i-th request that is not moved yet, where its bytes are there; else NULL. */
+static inline struct crystal_net_request *
+crystal_net_queue_at(struct crystal_net_end *end, unsigned i)
+{
+    struct crystal_net_request *request =
+        end->queue[(end->tail + i) % CRYSTAL_NET_REQUESTS];
+
+    return end->head - end->tail <= i || request->copy == CRYSTAL_COPY_FETCH ? NULL
+                                                                             : request;
+}
 
 static inline struct crystal_net_request *
 crystal_net_queue_first(struct crystal_net_end *end)
 {
-    return end->tail == end->head ? NULL : end->queue[end->tail % CRYSTAL_NET_REQUESTS];
+    return crystal_net_queue_at(end, 0);
 }
 
-/* The oldest request has been moved; it is done at due_ns. */
+/* The oldest request, whose bytes were there, has been moved; it is done at due_ns. */
 static inline void crystal_net_queue_pop(struct crystal_net_end *end, uint64_t due_ns)
 {
-    struct crystal_net_request *request = crystal_net_queue_first(end);
+    struct crystal_net_request *request = end->queue[end->tail % CRYSTAL_NET_REQUESTS];
 
     request->due_ns = due_ns;
     request->state = CRYSTAL_REQUEST_MOVED;
@@ -193,9 +230,10 @@ int crystal_net_connect(struct crystal_net_context *context,
                         struct crystal_net_handle *handle, struct crystal_net_end **ret,
                         struct crystal_error *err);
 
-/* Posts a transfer. *ret stays NULL while no request is free: call again. */
+/* Posts a transfer. *ret stays NULL while no request is free: call again. device: whose
+ * memory data is in; NULL: this process's. */
 int crystal_net_post(struct crystal_net_end *end, void *data, uint64_t bytes,
-                     const struct crystal_message_id *id,
+                     struct crystal_device *device, const struct crystal_message_id *id,
                      struct crystal_net_request **ret, struct crystal_error *err);
 /* *ret_done says whether the request is complete (and free again). */
 int crystal_net_test(struct crystal_net_request *request, int *ret_done,

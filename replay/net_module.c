@@ -115,13 +115,29 @@ static int board_read(struct crystal_net_module *m, struct crystal_error *err)
     return 0;
 }
 
+/* Whether an environment variable has this value; neither it nor unset: -EINVAL. */
+static int choice_read(const char *name, const char *choice, const char *other,
+                       int *ret, struct crystal_error *err)
+{
+    const char *text = getenv(name);
+
+    *ret = text && strcmp(text, choice) == 0;
+    if (*ret || !text || !*text || strcmp(text, other) == 0)
+        return 0;
+    return crystal_error_set(err, EINVAL, "%s: '%s' is neither %s nor %s", name, text,
+                             choice, other);
+}
+
 static int module_init(struct crystal_net_module *m, struct crystal_error *err)
 {
     const char *run_dir = getenv(CRYSTAL_ENV_RUN_DIR);
 
     if (lrank_read(&m->lrank, err) || board_read(m, err))
         return -err->code;
-    m->rooms = crystal_rooms_create();
+    if (choice_read(CRYSTAL_ENV_VALUES, "off", "on", &m->is_valueless, err) ||
+        choice_read(CRYSTAL_ENV_BUFFERS, "gpu", "host", &m->has_device, err))
+        return -err->code;
+    m->rooms = crystal_rooms_create(NULL, NULL);
     if (!m->rooms)
         return crystal_error_set(err, ENOMEM, "out of memory for the net plugin");
     if (run_dir && *run_dir && m->lrank != UINT32_MAX) {

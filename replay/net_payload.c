@@ -87,6 +87,11 @@ static void repeat_tell(struct crystal_operation *op)
                     comm_name(op), (unsigned long long)op->graph_seq);
 }
 
+int crystal_payload_is_valued(const struct crystal_operation *op)
+{
+    return !op->comm->module->is_valueless || !crystal_dtype_is_float(op->dtype);
+}
+
 int crystal_payload_plan(struct crystal_operation *op, struct crystal_payload_plan *ret,
                          struct crystal_error *err)
 {
@@ -313,17 +318,26 @@ static const struct {
     [ncclFloat8e5m2] = {0x3c, 0x7c, 0xfc},
 };
 
+static uint64_t neutral_bits(uint32_t dtype, uint32_t redop)
+{
+    if (!crystal_dtype_bytes(dtype))
+        return 0;
+    return redop == ncclProd  ? values[dtype].one
+           : redop == ncclMax ? values[dtype].lowest
+           : redop == ncclMin ? values[dtype].highest
+                              : 0;
+}
+
+int crystal_payload_neutral_is_zero(uint32_t dtype, uint32_t redop)
+{
+    return neutral_bits(dtype, redop) == 0;
+}
+
 void crystal_payload_neutral(void *data, uint64_t bytes, uint32_t dtype, uint32_t redop)
 {
-    size_t step = crystal_dtype_bytes(dtype);
-    uint64_t value = 0;
+    const size_t step = crystal_dtype_bytes(dtype);
+    const uint64_t value = neutral_bits(dtype, redop);
 
-    if (step && redop == ncclProd)
-        value = values[dtype].one;
-    else if (step && redop == ncclMax)
-        value = values[dtype].lowest;
-    else if (step && redop == ncclMin)
-        value = values[dtype].highest;
     if (!value) {
         memset(data, 0, bytes);
         return;

@@ -25,6 +25,10 @@ int crystal_payload_init(struct crystal_net_comm *comm,
                          struct crystal_board_comm *entry, struct crystal_error *err);
 void crystal_payload_fini(struct crystal_net_comm *comm);
 
+/* Whether the contents of the operation's messages matter to virtual ranks and from
+ * them: not those of floating point where CRYSTAL_VALUES=off. */
+int crystal_payload_is_valued(const struct crystal_operation *op);
+
 /* How one collective is answered. */
 struct crystal_payload_plan {
     int is_recorded; /* integers, from the recording: they must be there */
@@ -73,6 +77,8 @@ int crystal_payload_first(struct crystal_operation *op,
 int crystal_payload_p2p(struct crystal_operation *op, uint64_t offset, uint64_t bytes,
                         const void **ret, struct crystal_error *err);
 
+/* Whether those bytes are zeros. */
+int crystal_payload_neutral_is_zero(uint32_t dtype, uint32_t redop);
 /* Fills elements that change nothing when they are reduced. */
 void crystal_payload_neutral(void *data, uint64_t bytes, uint32_t dtype,
                              uint32_t redop);

@@ -4,6 +4,7 @@
 
 #include "replay/net.h"
 
+#include "replay/net_copy.h"
 #include "replay/net_rings.h"
 #include "replay/virtual_line.h"
 #include "replay/wait_list.h"
@@ -72,12 +73,33 @@ static int own_keep(const struct crystal_net_request *r, struct crystal_error *e
 {
     const struct crystal_operation *op = r->id.operation;
 
+    if (!r->is_own || !r->data)
+        return 0;
     return crystal_lines_own(op->comm->lines, op->seq, r->id.channel, r->id.step,
-                             r->data, r->bytes, err);
+                             r->data, r->bytes, r->room, err);
+}
+
+/* Moves what can be moved; callers' bytes that come from and go to a GPU included. */
+static int end_progress(struct crystal_net_end *end, struct crystal_error *err)
+{
+    struct crystal_net_request *r;
+    int code = 1;
+
+    for (uint64_t i = end->tail; i < end->head && code > 0 && end->is_send; i++) {
+        r = end->queue[i % CRYSTAL_NET_REQUESTS];
+        if (r->copy != CRYSTAL_COPY_FETCH)
+            continue;
+        code = crystal_copy_is_done(r, err);
+        if (code > 0)
+            code = own_keep(r, err) ? -err->code : 1;
+    }
+    if (code >= 0)
+        code = end->ops->progress(end, err);
+    return code < 0 || end->is_send ? code : crystal_copy_put_all(end, err);
 }
 
 int crystal_net_post(struct crystal_net_end *end, void *data, uint64_t bytes,
-                     const struct crystal_message_id *id,
+                     struct crystal_device *device, const struct crystal_message_id *id,
                      struct crystal_net_request **ret, struct crystal_error *err)
 {
     struct crystal_net_request *r;
@@ -99,19 +121,24 @@ int crystal_net_post(struct crystal_net_end *end, void *data, uint64_t bytes,
     memset(r, 0, sizeof *r);
     r->end = end;
     r->state = CRYSTAL_REQUEST_BUSY;
-    r->data = data;
+    r->buffer = data;
+    r->device = device;
+    r->is_own = is_own;
     r->bytes = bytes;
     r->posted_ns = crystal_now_ns();
     r->number = end->number++;
     r->id = *id;
     if (end->is_send && id->operation)
         crystal_operation_arrive(id->operation, r->posted_ns);
+    code = crystal_copy_prepare(end, r, err);
+    r->place = end->head;
     end->queue[end->head++ % CRYSTAL_NET_REQUESTS] = r;
-    code = is_own ? own_keep(r, err) : 0;
+    if (!code && r->copy == CRYSTAL_COPY_NONE)
+        code = own_keep(r, err);
     if (!code)
         code = end->ops->start(end, r, err);
     if (!code && !(end->is_send && crystal_wait_is_more()))
-        code = end->ops->progress(end, err);
+        code = end_progress(end, err);
     if (code)
         return end_fail(end, code, err);
     *ret = r;
@@ -147,14 +174,18 @@ int crystal_net_test(struct crystal_net_request *r, int *ret_done, uint64_t *ret
     *ret_done = 0;
     if (r->state == CRYSTAL_REQUEST_FREE)
         return crystal_error_set(err, EINVAL, "test of a request that is over");
-    if (r->state == CRYSTAL_REQUEST_BUSY) {
+    if (r->state == CRYSTAL_REQUEST_BUSY || r->copy != CRYSTAL_COPY_NONE ||
+        (!end->is_send && r->place >= end->put)) {
         code = end_check(end, err);
         if (!code)
-            code = end->ops->progress(end, err);
-        if (code)
+            code = end_progress(end, err);
+        if (!code && r->copy == CRYSTAL_COPY_PUT)
+            code = crystal_copy_is_done(r, err);
+        if (code < 0)
             return end_fail(end, code, err);
     }
-    if (r->state != CRYSTAL_REQUEST_MOVED) {
+    if (r->state != CRYSTAL_REQUEST_MOVED || r->copy != CRYSTAL_COPY_NONE ||
+        (!end->is_send && r->place >= end->put)) {
         tell_waiting(r);
         return 0;
     }
@@ -164,6 +195,7 @@ int crystal_net_test(struct crystal_net_request *r, int *ret_done, uint64_t *ret
     }
     *ret_done = 1;
     *ret_bytes = r->got;
+    crystal_copy_release(r);
     r->state = CRYSTAL_REQUEST_FREE;
     return 0;
 }

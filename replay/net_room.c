@@ -20,6 +20,8 @@ struct slab {
 };
 
 struct crystal_rooms {
+    crystal_room_memory_fn told;
+    void *user;
     pthread_mutex_t lock; /* everything below */
     struct slab *slabs;
     struct crystal_room *free[KINDS];
@@ -40,12 +42,15 @@ static unsigned kind_of(uint64_t bytes, uint64_t *ret_size)
     return 4 * (shift - LEAST_SHIFT) + quarter;
 }
 
-struct crystal_rooms *crystal_rooms_create(void)
+struct crystal_rooms *crystal_rooms_create(crystal_room_memory_fn told, void *user)
 {
     struct crystal_rooms *rooms = calloc(1, sizeof *rooms);
 
-    if (rooms)
-        (void)pthread_mutex_init(&rooms->lock, NULL); /* cannot fail on Linux */
+    if (!rooms)
+        return NULL;
+    (void)pthread_mutex_init(&rooms->lock, NULL); /* cannot fail on Linux */
+    rooms->told = told;
+    rooms->user = user;
     return rooms;
 }
 
@@ -96,10 +101,14 @@ static int slab_add(struct crystal_rooms *rooms, unsigned kind, uint64_t size)
     slab->next = rooms->slabs;
     rooms->slabs = slab;
     rooms->bytes += bytes;
+    if (rooms->told)
+        rooms->told(rooms->user, slab->memory, bytes);
     for (uint64_t i = count; i-- > 0;) {
-        slab->pieces[i] =
-            (struct crystal_room){(unsigned char *)slab->memory + i * size, size, kind,
-                                  rooms, rooms->free[kind]};
+        slab->pieces[i].data = (unsigned char *)slab->memory + i * size;
+        slab->pieces[i].bytes = size;
+        slab->pieces[i].kind = kind;
+        slab->pieces[i].rooms = rooms;
+        slab->pieces[i].next = rooms->free[kind];
         rooms->free[kind] = &slab->pieces[i];
     }
     return 0;
@@ -118,8 +127,15 @@ struct crystal_room *crystal_room_take(struct crystal_rooms *rooms, uint64_t byt
         room = rooms->free[kind];
         rooms->free[kind] = room->next;
         room->next = NULL;
+        atomic_store_explicit(&room->owners, 1, memory_order_relaxed);
     }
     (void)pthread_mutex_unlock(&rooms->lock);
+    return room;
+}
+
+struct crystal_room *crystal_room_share(struct crystal_room *room)
+{
+    (void)atomic_fetch_add(&room->owners, 1);
     return room;
 }
 
@@ -127,7 +143,7 @@ void crystal_room_give(struct crystal_room *room)
 {
     struct crystal_rooms *rooms;
 
-    if (!room)
+    if (!room || atomic_fetch_sub(&room->owners, 1) > 1)
         return;
     rooms = room->rooms;
     (void)pthread_mutex_lock(&rooms->lock);

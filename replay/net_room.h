@@ -6,6 +6,7 @@
 #ifndef CRYSTAL_NET_ROOM_H
 #define CRYSTAL_NET_ROOM_H
 
+#include <stdatomic.h>
 #include <stdint.h>
 
 struct crystal_rooms;
@@ -15,16 +16,23 @@ struct crystal_room {
     unsigned char *data;
     uint64_t bytes; /* its size: what was asked for, at most a quarter and 1 KiB more */
     unsigned kind;
+    _Atomic unsigned owners;
     struct crystal_rooms *rooms;
     struct crystal_room *next; /* free ones */
 };
 
-struct crystal_rooms *crystal_rooms_create(void); /* NULL: out of memory */
+/* Told of new memory, in the thread that needed it; bytes is a multiple of 2 MiB. */
+typedef void (*crystal_room_memory_fn)(void *user, void *memory, uint64_t bytes);
+
+/* NULL: out of memory. told may be NULL. */
+struct crystal_rooms *crystal_rooms_create(crystal_room_memory_fn told, void *user);
 /* NULL is fine. What was not given back is gone, too. */
 void crystal_rooms_destroy(struct crystal_rooms *rooms);
 
 /* NULL: out of memory. */
 struct crystal_room *crystal_room_take(struct crystal_rooms *rooms, uint64_t bytes);
+/* One more owner: the bytes stay until each has given the room back. */
+struct crystal_room *crystal_room_share(struct crystal_room *room);
 void crystal_room_give(struct crystal_room *room); /* NULL is fine */
 
 /* Bytes of memory in use, for tests. */

@@ -106,13 +106,12 @@ struct batch {
 /* The oldest requests of the queue, less what of the first is written. */
 static void batch_fill(struct batch *batch, struct tcp_end *t)
 {
-    unsigned count = t->base.head - t->base.tail;
+    struct crystal_net_request *r;
     uint64_t skip = t->written;
 
     batch->count = 0;
-    for (unsigned i = 0; i < count && i < TCP_BATCH; i++) {
-        struct crystal_net_request *r =
-            t->base.queue[(t->base.tail + i) % CRYSTAL_NET_REQUESTS];
+    for (unsigned i = 0; i < TCP_BATCH && (r = crystal_net_queue_at(&t->base, i));
+         i++) {
         uint64_t head = skip < TCP_HEAD_BYTES ? TCP_HEAD_BYTES - skip : 0;
         uint64_t done = head ? 0 : skip - TCP_HEAD_BYTES;
 
@@ -401,9 +400,9 @@ static void tcp_close(struct crystal_net_end *end)
 }
 
 static const struct crystal_net_end_ops tcp_send_ops = {"tcp send", send_start,
-                                                        send_progress, tcp_close};
+                                                        send_progress, tcp_close, NULL};
 static const struct crystal_net_end_ops tcp_recv_ops = {"tcp receive", recv_start,
-                                                        recv_progress, tcp_close};
+                                                        recv_progress, tcp_close, NULL};
 
 /* Larger buffers and no delay only make it faster: failures do not matter. */
 static void socket_tune(int fd)

@@ -2,6 +2,7 @@
 #include "config.h"
 
 #include "replay/net.h"
+#include "replay/net_device.h"
 #include "runtime/log.h"
 #include "runtime/nccl_net_abi.h"
 
@@ -101,7 +102,7 @@ static ncclResult_t net_properties(int dev, ncclNetProperties_v11_t *props)
     memset(props, 0, sizeof *props);
     props->name = name;
     props->guid = 0x4352595354414c30; /* "CRYSTAL0" */
-    props->ptrSupport = NCCL_PTR_HOST;
+    props->ptrSupport = NCCL_PTR_HOST | (module->has_device ? NCCL_PTR_CUDA : 0);
     props->speed = speed_mbps(&module->wire);
     props->port = 1;
     props->latency = (float)module->wire.latency_ns / 1000.0F;
@@ -163,14 +164,34 @@ static ncclResult_t net_accept(void *listen_comm, void **recv_comm,
     return told(code, &err);
 }
 
+/* A handle is the device whose memory it is, NULL for host memory. */
 static ncclResult_t net_reg(void *comm, void *data, size_t size, int type,
                             void **mhandle)
 {
+    struct crystal_error err = {0};
+    struct crystal_device *device;
+
     (void)comm;
-    (void)data;
     (void)size;
     *mhandle = NULL;
-    return type == NCCL_PTR_HOST ? ncclSuccess : ncclInvalidUsage;
+    if (type == NCCL_PTR_HOST)
+        return ncclSuccess;
+    if (type != NCCL_PTR_CUDA)
+        return ncclInvalidUsage;
+    device = crystal_device_get(&err);
+    if (!device || crystal_device_check(device, data, &err))
+        return told(-err.code, &err);
+    *mhandle = device;
+    return ncclSuccess;
+}
+
+/* The descriptor is not needed: copies go through the GPU's own address. */
+static ncclResult_t net_reg_dmabuf(void *comm, void *data, size_t size, int type,
+                                   uint64_t offset, int fd, void **mhandle)
+{
+    (void)offset;
+    (void)fd;
+    return net_reg(comm, data, size, type, mhandle);
 }
 
 static ncclResult_t net_dereg(void *comm, void *mhandle)
@@ -202,9 +223,8 @@ static ncclResult_t net_isend(void *send_comm, void *data, size_t size, int tag,
     int code;
 
     (void)tag;
-    (void)mhandle;
     identify(send_comm, phandle, &id);
-    code = crystal_net_post(send_comm, data, size, &id, &r, &err);
+    code = crystal_net_post(send_comm, data, size, mhandle, &id, &r, &err);
     *request = r;
     return nccl_result(code);
 }
@@ -219,11 +239,11 @@ static ncclResult_t net_irecv(void *recv_comm, int n, void **data, size_t *sizes
     int code;
 
     (void)tags;
-    (void)mhandles;
     if (n != 1)
         return ncclInternalError; /* maxRecvs is 1 */
     identify(recv_comm, phandles ? phandles[0] : NULL, &id);
-    code = crystal_net_post(recv_comm, data[0], sizes[0], &id, &r, &err);
+    code = crystal_net_post(recv_comm, data[0], sizes[0], mhandles ? mhandles[0] : NULL,
+                            &id, &r, &err);
     *request = r;
     return nccl_result(code);
 }
@@ -236,7 +256,7 @@ static ncclResult_t net_flush(void *recv_comm, int n, void **data, int *sizes,
     (void)data;
     (void)sizes;
     (void)mhandles;
-    *request = NULL; /* host memory needs none */
+    *request = NULL; /* a receive is done when its bytes are where they belong */
     return ncclSuccess;
 }
 
@@ -275,6 +295,7 @@ __attribute__((visibility("default"))) const ncclNet_v11_t ncclNetPlugin_v11 = {
     .connect = net_connect,
     .accept = net_accept,
     .regMr = net_reg,
+    .regMrDmaBuf = net_reg_dmabuf,
     .deregMr = net_dereg,
     .isend = net_isend,
     .irecv = net_irecv,

@@ -11,6 +11,7 @@
 
 #include "replay/net.h"
 
+#include "replay/net_payload.h"
 #include "replay/net_rings.h"
 #include "replay/virtual_feed.h"
 #include "replay/virtual_line.h"
@@ -173,6 +174,8 @@ static int take_ring(struct virtual_end *v, struct crystal_net_request *r,
 
     if (code <= 0)
         return code;
+    if (r->device && r->room)
+        next.room = &r->room;
     arrivals.place = next.place;
     ring_of(r, next.place, &next.ring);
     next.count = crystal_ring_message_count(&next.ring, next.place->place, 0);
@@ -300,7 +303,9 @@ static int receive_transfer(struct virtual_end *v, struct crystal_net_request *r
     }
     if (code < 0)
         return code;
-    if (code)
+    if (!r->data)
+        code = 0;
+    else if (code)
         memcpy(r->data, recorded, bytes);
     else
         memset(r->data, 0, bytes);
@@ -396,9 +401,9 @@ static int feed_write(struct virtual_end *v, struct crystal_net_request *r,
     while (v->written < total) {
         uint64_t head = v->written < sizeof v->out ? sizeof v->out - v->written : 0;
         uint64_t done = head ? 0 : v->written - sizeof v->out;
-        struct iovec parts[2] = {
-            {(char *)&v->out + sizeof v->out - head, (size_t)head},
-            {r->data + done, v->out.has_bytes ? (size_t)(r->bytes - done) : 0}};
+        struct iovec parts[2] = {{(char *)&v->out + sizeof v->out - head, (size_t)head},
+                                 {v->out.has_bytes ? r->data + done : NULL,
+                                  v->out.has_bytes ? (size_t)(r->bytes - done) : 0}};
         struct msghdr message = {.msg_iov = parts, .msg_iovlen = 2};
         ssize_t sent = sendmsg(v->feed_fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
 
@@ -502,6 +507,12 @@ static int send_ring(struct virtual_end *v, struct crystal_net_request *r,
     if (r->id.step >= count)
         return 1; /* nobody behind the run hears of it */
     is_passed = crystal_line_is_passed(&path, r->id.step);
+    is_passed &= r->data != NULL;
+    if (place->receiver == comm->crank && is_passed && r->room) {
+        code = crystal_lines_push_room(comm->lines, r->id.operation->seq, r->id.channel,
+                                       r->id.step, count, &sent, r->room, err);
+        return code ? code : 1;
+    }
     if (place->receiver == comm->crank) {
         code = crystal_lines_push(comm->lines, r->id.operation->seq, r->id.channel,
                                   r->id.step, count, &sent, is_passed ? r->data : NULL,
@@ -571,6 +582,40 @@ static int send_progress(struct crystal_net_end *end, struct crystal_error *err)
 
 /* --- making and closing --- */
 
+/* Of what this rank sends, virtual ranks need what comes back to a real one. */
+static int send_needs(const struct crystal_net_end *end,
+                      const struct crystal_net_request *r)
+{
+    const struct crystal_operation *op = r->id.operation;
+    const struct crystal_ring_place *place;
+    struct crystal_ring_op ring;
+    struct crystal_vt_path path;
+
+    if (!op)
+        return 1;
+    if (op->is_p2p || !crystal_payload_is_valued(op))
+        return 0;
+    if (op->algo != CRYSTAL_ALGO_RING)
+        return 1;
+    if (r->is_own ||
+        crystal_rings_place(end->comm->rings, r->id.channel, &place, NULL) <= 0)
+        return 1;
+    ring_of(r, place, &ring);
+    crystal_vt_path(&ring, crystal_ring_place_of(place, place->receiver),
+                    place->run_behind, &path);
+    return crystal_line_is_passed(&path, r->id.step);
+}
+
+static int recv_needs(const struct crystal_net_end *end,
+                      const struct crystal_net_request *r)
+{
+    const struct crystal_operation *op = r->id.operation;
+
+    (void)end;
+    return !op || crystal_payload_is_valued(op) ||
+           (!op->is_p2p && op->proto != CRYSTAL_PROTO_SIMPLE);
+}
+
 static void virtual_close(struct crystal_net_end *end)
 {
     struct virtual_end *v = (struct virtual_end *)end;
@@ -581,9 +626,9 @@ static void virtual_close(struct crystal_net_end *end)
 }
 
 static const struct crystal_net_end_ops virtual_send_ops = {
-    "virtual send", virtual_start_send, send_progress, virtual_close};
+    "virtual send", virtual_start_send, send_progress, virtual_close, send_needs};
 static const struct crystal_net_end_ops virtual_recv_ops = {
-    "virtual receive", virtual_start_recv, recv_progress, virtual_close};
+    "virtual receive", virtual_start_recv, recv_progress, virtual_close, recv_needs};
 
 struct crystal_net_end *crystal_virtual_end_create(struct crystal_net_context *context,
                                                    int is_send, uint32_t peer_crank,

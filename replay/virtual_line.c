@@ -116,6 +116,7 @@ void crystal_lines_destroy(struct crystal_lines *lines)
         line_free(line);
     }
     crystal_room_give(lines->scratch);
+    crystal_room_give(lines->zeros);
     (void)pthread_mutex_destroy(&lines->lock);
     free(lines);
 }
@@ -271,13 +272,25 @@ int crystal_lines_push(struct crystal_lines *lines, uint64_t seq, uint32_t chann
     return message_push(lines, seq, channel, index, count, &message, err);
 }
 
+int crystal_lines_push_room(struct crystal_lines *lines, uint64_t seq, uint32_t channel,
+                            uint64_t index, uint64_t count,
+                            const struct crystal_vt_sent *sent,
+                            struct crystal_room *room, struct crystal_error *err)
+{
+    struct line_message message = {
+        .sent = *sent, .data = room->data, .room = crystal_room_share(room)};
+
+    return message_push(lines, seq, channel, index, count, &message, err);
+}
+
 int crystal_lines_own(struct crystal_lines *lines, uint64_t seq, uint32_t channel,
                       uint64_t index, const void *data, uint64_t bytes,
-                      struct crystal_error *err)
+                      struct crystal_room *room, struct crystal_error *err)
 {
     struct crystal_line *line;
     struct line_own *own;
-    struct crystal_room *copy = room_copy(lines, data, bytes, err);
+    struct crystal_room *copy =
+        room ? crystal_room_share(room) : room_copy(lines, data, bytes, err);
     int wakes;
 
     if (!copy)

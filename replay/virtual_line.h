@@ -51,6 +51,11 @@ int crystal_lines_push(struct crystal_lines *lines, uint64_t seq, uint32_t chann
                        uint64_t index, uint64_t count,
                        const struct crystal_vt_sent *sent, const void *data,
                        struct crystal_error *err);
+/* The same for bytes that are in *room, of which the line becomes an owner. */
+int crystal_lines_push_room(struct crystal_lines *lines, uint64_t seq, uint32_t channel,
+                            uint64_t index, uint64_t count,
+                            const struct crystal_vt_sent *sent,
+                            struct crystal_room *room, struct crystal_error *err);
 /* The same, taking over data (malloc'ed, may be NULL), also on failure. */
 int crystal_lines_push_owned(struct crystal_lines *lines, uint64_t seq,
                              uint32_t channel, uint64_t index, uint64_t count,
@@ -58,10 +63,11 @@ int crystal_lines_push_owned(struct crystal_lines *lines, uint64_t seq,
                              struct crystal_error *err);
 /* This rank's own first step of an all-gather, as it is on the wire, where it is a and
  * b in one: stands in for blocks of virtual ranks. (Else a's first step, which comes
- * through the line, stands in.) */
+ * through the line, stands in.) room: where
+ * the bytes are, of which the line becomes an owner; NULL: they are copied. */
 int crystal_lines_own(struct crystal_lines *lines, uint64_t seq, uint32_t channel,
                       uint64_t index, const void *data, uint64_t bytes,
-                      struct crystal_error *err);
+                      struct crystal_room *room, struct crystal_error *err);
 
 /* The next message of an operation from the run before this rank. */
 struct crystal_line_next {
@@ -73,8 +79,12 @@ struct crystal_line_next {
     uint64_t step;         /* of the connection, for the flags of LL and LL128 */
     crystal_vt_arrive_fn arrive;
     const void *arrive_user;
+    /* NULL, or where the room is that data is in: *room may be exchanged for another
+     * one that holds the message */
+    struct crystal_room **room;
 };
-/* Puts it into data (room bytes) in the form of its protocol. 1: done, *ret_ns is when
+/* Puts it into data (room bytes) in the form of its protocol; data NULL: only its size
+ * and time are asked for. 1: done, *ret_ns is when
  * it is there, *ret_free_ns when it would be had all virtual ranks come long ago; 0:
  * what it needs is not there yet, noted on the wait list; negative errno. */
 int crystal_lines_take(struct crystal_lines *lines,

@@ -43,6 +43,7 @@ struct crystal_lines {
     pthread_mutex_t lock; /* everything below and the lines */
     struct crystal_line *first;
     struct crystal_room *scratch; /* a message's data before it takes its form; owned */
+    struct crystal_room *zeros;   /* never written again, for the GPU to copy; owned */
     int is_waited;                /* a thread waits for a's messages */
     pthread_t waiter;
 };
@@ -64,7 +65,7 @@ struct line_put {
     struct crystal_ring_message message;
     struct crystal_line_source source;
     uint64_t bytes, wire_bytes;
-    unsigned char *wire; /* the receiver's buffer */
+    unsigned char *wire; /* the receiver's buffer; NULL: contents are not asked for */
 };
 
 /* Puts the message into put->wire. 1 put, 0 something that it needs is not there yet,

@@ -258,7 +258,8 @@ static int is_own_needed(const struct crystal_pat_message *m, int *ret,
 {
     int code = crystal_payload_plan(m->op, plan, err);
 
-    *ret = m->op->func == CRYSTAL_FUNC_ALLGATHER && !plan->is_recorded;
+    *ret = m->op->func == CRYSTAL_FUNC_ALLGATHER && !plan->is_recorded &&
+           crystal_payload_is_valued(m->op);
     return code;
 }
 
@@ -428,7 +429,9 @@ static int take_locked(struct crystal_pats *p, const struct crystal_pat_message 
             return 0;
         }
     }
-    for (uint32_t i = 0; i < f->piece_count && !code; i++) {
+    if (!data) /* nobody asks for contents */
+        crystal_operation_standin(m->op, f->bytes);
+    for (uint32_t i = 0; i < f->piece_count && !code && data; i++) {
         const struct crystal_pat_piece *piece = &f->pieces[i];
         unsigned char *at = data + piece->place * f->chunk_bytes;
 

@@ -44,6 +44,13 @@ static int data_put(const struct line_put *put, const void *data)
     return 1;
 }
 
+/* Whether the receiver's buffer may be exchanged for the room with a message. */
+static int is_exchanged(const struct line_put *put, const struct crystal_room *room)
+{
+    return put->next->room && *put->next->room && room &&
+           room->rooms == (*put->next->room)->rooms;
+}
+
 /* The same for data that have another message's form. */
 static int wire_put(const struct line_put *put, const void *wire)
 {
@@ -63,6 +70,33 @@ static int zeros_put(const struct line_put *put, struct crystal_error *err)
     return data_put(put, data);
 }
 
+/* The same bytes in the receiver's room as in one that others read, too. */
+static int share_put(const struct line_put *put, struct crystal_room *room)
+{
+    crystal_room_give(*put->next->room);
+    *put->next->room = crystal_room_share(room);
+    return 1;
+}
+
+/* A reduction that begins here with what changes nothing: zeros that stay. */
+static int neutral_put(const struct line_put *put, struct crystal_error *err)
+{
+    struct crystal_room **zeros = &put->lines->zeros;
+
+    standin_count(put);
+    if (!put->next->room || !*put->next->room ||
+        put->next->ring.proto != CRYSTAL_PROTO_SIMPLE)
+        return zeros_put(put, err);
+    if (!*zeros || (*zeros)->bytes < put->bytes) {
+        crystal_room_give(*zeros);
+        *zeros = crystal_room_take((*put->next->room)->rooms, put->bytes);
+        if (!*zeros)
+            return crystal_error_set(err, ENOMEM, "out of memory for a message");
+        memset((*zeros)->data, 0, (*zeros)->bytes);
+    }
+    return share_put(put, *zeros);
+}
+
 /* a's block of a gather at the same place: its message of the loop's first step, which
  * the line still has. Where a is this rank, too, that does not come through the line
  * and is kept apart. 1 put, 0 wait. */
@@ -74,6 +108,7 @@ static int sender_put(const struct line_put *put, struct crystal_error *err)
     const struct line_own *own = &put->line->own[index % 2];
     const struct line_message *first = crystal_line_message(put->line, index);
     const int is_own = put->next->place->sender == put->lines->comm->crank;
+    struct crystal_room *room;
     const void *wire;
     uint64_t bytes;
 
@@ -88,6 +123,9 @@ static int sender_put(const struct line_put *put, struct crystal_error *err)
                                  (unsigned long long)bytes,
                                  (unsigned long long)put->wire_bytes);
     standin_count(put);
+    room = is_own ? own->room : first->room;
+    if (put->next->ring.proto == CRYSTAL_PROTO_SIMPLE && is_exchanged(put, room))
+        return share_put(put, room);
     return wire_put(put, wire);
 }
 
@@ -151,12 +189,25 @@ static int contributions_put(const struct line_put *put, void *data,
     return 0;
 }
 
+/* a's message as it is, which nobody asks for again. */
+static int copy_put(const struct line_put *put, struct line_message *copy)
+{
+    struct crystal_room *room = copy->room;
+
+    if (!is_exchanged(put, room) || atomic_load(&room->owners) > 1)
+        return wire_put(put, copy->data);
+    crystal_form_flags(put->next->ring.proto, put->next->step, put->wire_bytes,
+                       room->data);
+    copy->room = *put->next->room;
+    *put->next->room = room;
+    return 1;
+}
+
 /* a's message with the contributions of the run. 1 put, 0 wait. */
 static int passed_put(const struct line_put *put, struct crystal_error *err)
 {
     const struct crystal_payload_plan *plan = &put->line->plan;
-    const struct line_message *copy =
-        crystal_line_message(put->line, put->source.copy_index);
+    struct line_message *copy = crystal_line_message(put->line, put->source.copy_index);
     unsigned char *data;
     int code;
 
@@ -170,10 +221,10 @@ static int passed_put(const struct line_put *put, struct crystal_error *err)
                                  (unsigned long long)copy->sent.bytes,
                                  (unsigned long long)put->bytes);
     if (!put->source.count)
-        return wire_put(put, copy->data);
+        return copy_put(put, copy);
     if (!plan->is_recorded && !plan->is_bulk) { /* stand-ins change nothing */
         standin_count(put);
-        return wire_put(put, copy->data);
+        return copy_put(put, copy);
     }
     data = data_place(put, err);
     if (!data)
@@ -185,13 +236,26 @@ static int passed_put(const struct line_put *put, struct crystal_error *err)
 
 int crystal_line_put(const struct line_put *put, struct crystal_error *err)
 {
+    const struct crystal_payload_plan *plan = &put->line->plan;
     unsigned char *data;
     int code;
 
+    if (!crystal_payload_is_valued(put->next->op)) {
+        standin_count(put);
+        if (put->wire)
+            crystal_form_flags(put->next->ring.proto, put->next->step, put->wire_bytes,
+                               put->wire);
+        return 1;
+    }
+    if (!put->wire)
+        return 1;
     if (put->source.is_block)
         return block_put(put, err);
     if (put->source.has_copy)
         return passed_put(put, err);
+    if (put->source.count && !plan->is_recorded && !plan->is_bulk &&
+        crystal_payload_neutral_is_zero(plan->dtype, plan->redop))
+        return neutral_put(put, err);
     data = data_place(put, err);
     if (!data)
         return -ENOMEM;

@@ -23,7 +23,7 @@ struct up_message {
     struct up_message *next;
     uint64_t index, started_ns;
     uint64_t wire_bytes;
-    unsigned char data[]; /* as on the wire */
+    unsigned char data[]; /* as on the wire; none where it is not asked for */
 };
 
 struct tree_line {
@@ -299,14 +299,15 @@ int crystal_trees_send(struct crystal_trees *t, const struct crystal_tree_transf
                                  (unsigned long long)f.wire_bytes);
     if (f.side != SIDE_PARENT)
         return 0; /* nobody here needs it back */
-    up = malloc(sizeof *up + wire_bytes);
+    up = malloc(sizeof *up + (wire ? wire_bytes : 0));
     if (!up)
         return crystal_error_set(err, ENOMEM, "out of memory for a tree");
     up->next = NULL;
     up->index = m->index;
     up->started_ns = m->started_ns;
     up->wire_bytes = wire_bytes;
-    memcpy(up->data, wire, wire_bytes);
+    if (wire && wire_bytes)
+        memcpy(up->data, wire, wire_bytes);
     (void)pthread_mutex_lock(&t->lock);
     line = line_get(t, m->op->seq, m->channel, err);
     if (line) {
@@ -404,7 +405,8 @@ static int own_put(struct crystal_trees *t, const struct crystal_tree_transfer *
                                  "up",
                                  (unsigned long long)m->index,
                                  (unsigned long long)up->index);
-    crystal_form_unpack(f->op.proto, up->data, f->bytes, data);
+    if (data)
+        crystal_form_unpack(f->op.proto, up->data, f->bytes, data);
     *ret_started_ns = up->started_ns;
     line->first = up->next;
     free(up);
@@ -429,8 +431,11 @@ static int message_put(struct crystal_trees *t, const struct crystal_tree_transf
             return code;
         up_ns += 2ULL * f->view->depth[t->node] * hop_ns;
     }
-    code = side_put(t, m, f, f->side == SIDE_PARENT, data, err);
-    if (code)
+    if (data)
+        code = side_put(t, m, f, f->side == SIDE_PARENT, data, err);
+    else
+        crystal_operation_standin(m->op, f->bytes);
+    if (data && code)
         return code;
     held_ns = side_ns(t, m, f, hop_ns, crystal_wire_occupy_ns(wire, f->wire_bytes));
     *ret_free_ns = up_ns;
@@ -442,8 +447,9 @@ int crystal_trees_take(struct crystal_trees *t, const struct crystal_tree_transf
                        void *wire, uint64_t room, uint64_t *ret_bytes, uint64_t *ret_ns,
                        uint64_t *ret_free_ns, struct crystal_error *err)
 {
+    const int is_valued = crystal_payload_is_valued(m->op);
     struct facts f;
-    void *data = wire;
+    void *data = is_valued ? wire : NULL;
     int code = facts_find(t, m, &f, err);
 
     if (code)
@@ -454,13 +460,16 @@ int crystal_trees_take(struct crystal_trees *t, const struct crystal_tree_transf
                                  "%llu that were posted",
                                  (unsigned long long)f.wire_bytes,
                                  (unsigned long long)room);
-    if (f.op.proto != CRYSTAL_PROTO_SIMPLE)
+    if (is_valued && f.op.proto != CRYSTAL_PROTO_SIMPLE)
         data = malloc(f.bytes ? f.bytes : 1);
-    if (!data)
+    if (is_valued && !data)
         return crystal_error_set(err, ENOMEM, "out of memory for a tree");
     code = message_put(t, m, &f, data, ret_ns, ret_free_ns, err);
     if (code > 0) {
-        crystal_form_pack(f.op.proto, m->step, data, f.bytes, wire);
+        if (is_valued)
+            crystal_form_pack(f.op.proto, m->step, data, f.bytes, wire);
+        else if (wire)
+            crystal_form_flags(f.op.proto, m->step, f.wire_bytes, wire);
         *ret_bytes = f.wire_bytes;
     }
     if (data != wire)

@@ -40,6 +40,12 @@
 /* Plugin without a board (every rank is real): pace as a wire of
  * "BYTES_PER_S,LATENCY_NS"; unset = as fast as it goes. */
 #define CRYSTAL_ENV_WIRE "CRYSTAL_WIRE"
+/* Plugin: "off" leaves out the contents of floating-point messages of virtual ranks
+ * (times, sizes, flags and integers stay right); anything else: they are produced. */
+#define CRYSTAL_ENV_VALUES "CRYSTAL_VALUES"
+/* Plugin: "gpu" lets NCCL keep its network buffers on the GPU, as with GPU Direct (set
+ * NCCL_NET_GDR_LEVEL=SYS with it); anything else: in host memory. */
+#define CRYSTAL_ENV_BUFFERS "CRYSTAL_BUFFERS"
 /* NCCL_NET_PLUGIN and NCCL_PROFILER_PLUGIN name libnccl-net-crystal.so for NCCL and for
  * hostccl alike. */
 

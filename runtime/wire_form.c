@@ -287,3 +287,21 @@ void crystal_form_repack(enum crystal_proto proto, uint64_t step, const void *fr
     else if (wire_bytes)
         memcpy(wire, from, wire_bytes);
 }
+
+uint64_t crystal_form_step(enum crystal_proto proto, const void *wire)
+{
+    const unsigned char *at = wire;
+    uint32_t flag32;
+    uint64_t flag64;
+
+    switch (proto) {
+    case CRYSTAL_PROTO_LL:
+        memcpy(&flag32, at + 4, sizeof flag32);
+        return (uint32_t)(flag32 - 1);
+    case CRYSTAL_PROTO_LL128:
+        memcpy(&flag64, at + LINE_BYTES - 8, sizeof flag64);
+        return flag64 - 1;
+    default:
+        return 0;
+    }
+}

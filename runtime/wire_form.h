@@ -47,6 +47,10 @@ void crystal_form_repack(enum crystal_proto proto, uint64_t step, const void *fr
 void crystal_form_flags(enum crystal_proto proto, uint64_t step, uint64_t wire_bytes,
                         void *wire);
 
+/* The step whose flags a message has: that of its first line, which must be there. 0
+ * where the form has none. */
+uint64_t crystal_form_step(enum crystal_proto proto, const void *wire);
+
 /* The data of a message. */
 void crystal_form_unpack(enum crystal_proto proto, const void *wire, uint64_t bytes,
                          void *data);

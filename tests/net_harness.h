@@ -43,6 +43,10 @@ static ncclResult_t harness_profile(void **event, int type, void *parent, int64_
     return PROF->startEvent(h->profiler, event, &d);
 }
 
+/* How buffers are registered: NULL host memory; else as on a GPU, which is tests/fake's
+ * where CRYSTAL_BUFFERS=gpu. */
+static void *harness_memory;
+
 /* One rank's contexts of one communicator. */
 struct rank {
     uint64_t comm_id;
@@ -59,9 +63,13 @@ static inline bool rank_init(struct rank *r, uint64_t comm_id, int nranks, int c
     r->comm_id = comm_id;
     r->nranks = nranks;
     r->crank = crank;
-    return NET->init(&r->net, comm_id, &config, NULL, harness_profile) == ncclSuccess &&
-           PROF->init(&r->profiler, comm_id, &mask, "", 1, nranks, crank, NULL) ==
-               ncclSuccess;
+    if (NET->init(&r->net, comm_id, &config, NULL, harness_profile) != ncclSuccess ||
+        PROF->init(&r->profiler, comm_id, &mask, "", 1, nranks, crank, NULL) !=
+            ncclSuccess)
+        return false;
+    return !getenv("CRYSTAL_BUFFERS") ||
+           NET->regMr(NULL, &harness_memory, sizeof harness_memory, NCCL_PTR_CUDA,
+                      &harness_memory) == ncclSuccess;
 }
 
 static inline void rank_fini(struct rank *r)
@@ -81,6 +89,9 @@ static inline void *event_start(struct rank *r, ncclProfilerEventDescr_v5_t *d)
     return event;
 }
 
+/* The protocol of collectives, as NCCL calls it. */
+static const char *harness_proto = "SIMPLE";
+
 static inline void *coll_start(struct rank *r, const char *func, const char *dtype,
                                size_t count, int root, int channels)
 {
@@ -92,7 +103,7 @@ static inline void *coll_start(struct rank *r, const char *func, const char *dty
     d.coll.root = root;
     d.coll.nChannels = (uint8_t)channels;
     d.coll.algo = "RING";
-    d.coll.proto = "SIMPLE";
+    d.coll.proto = harness_proto;
     return event_start(r, &d);
 }
 
@@ -186,7 +197,7 @@ static inline void *post_send(void *end, void *data, size_t bytes,
     void *request = NULL;
 
     while (!request) {
-        if (NET->isend(end, data, bytes, 0, NULL, h, &request) != ncclSuccess)
+        if (NET->isend(end, data, bytes, 0, harness_memory, h, &request) != ncclSuccess)
             return NULL;
         if (!request)
             (void)crystal_net_wait(10000000);
@@ -197,7 +208,7 @@ static inline void *post_send(void *end, void *data, size_t bytes,
 static inline void *post_recv(void *end, void *data, size_t bytes,
                               struct step_handle *h)
 {
-    void *request = NULL, *phandle = h, *mhandle = NULL;
+    void *request = NULL, *phandle = h, *mhandle = harness_memory;
     int tag = 0;
 
     while (!request) {

@@ -17,6 +17,7 @@ struct ring {
     struct rank rank;
     const uint32_t *order; /* crank by place; NULL: rank order */
     void *to_next, *from_prev;
+    uint64_t send_steps, recv_steps; /* of the connections so far */
 };
 
 /* Place of a crank in the ring. */
@@ -111,16 +112,28 @@ struct ring_run {
     uint32_t place;
     uint64_t sends, receives;
     void *coll, *send_proxy, *recv_proxy;
-    uint64_t *receive_done_ns; /* may be NULL: when each receive was complete */
-    uint64_t *send_post_ns;    /* may be NULL */
+    uint64_t send_base, recv_base; /* steps of the connections at the first message */
+    uint64_t *receive_done_ns;     /* may be NULL: when each receive was complete */
+    uint64_t *send_post_ns;        /* may be NULL */
     bool failed;
 };
 
-/* Sends message `index`; data NULL: from the input. */
-static inline void *ring_send(struct ring_run *run, uint64_t index, const void *data)
+/* The step of the connection that message `index` takes. */
+static inline uint64_t ring_step(const struct ring_run *run, uint64_t base,
+                                 uint64_t index)
+{
+    return base +
+           index * (crystal_ring_chunk_steps(&run->op) / crystal_ring_slices(&run->op));
+}
+
+/* Sends message `index`; data NULL: from the input. *ret_wire is what has to be freed
+ * when it is done. */
+static inline void *ring_send(struct ring_run *run, uint64_t index, const void *data,
+                              void **ret_wire)
 {
     struct crystal_ring_message m;
     struct step_handle h;
+    uint64_t bytes;
 
     crystal_ring_message(&run->op, run->place, 1, index, &m);
     if (!data && run->op.func == CRYSTAL_FUNC_ALLGATHER)
@@ -129,10 +142,44 @@ static inline void *ring_send(struct ring_run *run, uint64_t index, const void *
     else if (!data)
         data = run->in + 4 * m.offset_elts;
     h = step_start(&run->ring->rank, run->send_proxy, (int)index);
+    bytes = crystal_form_bytes(run->op.proto, 4 * (uint64_t)m.elts);
+    if (run->op.proto != CRYSTAL_PROTO_SIMPLE) {
+        *ret_wire = malloc(bytes + 1);
+        crystal_form_pack(run->op.proto, ring_step(run, run->send_base, index), data,
+                          4 * (uint64_t)m.elts, *ret_wire);
+        data = *ret_wire;
+    }
     if (run->send_post_ns)
         run->send_post_ns[index] = crystal_now_ns();
-    return post_send(run->ring->to_next, (void *)(uintptr_t)data, 4 * (size_t)m.elts,
-                     &h);
+    return post_send(run->ring->to_next, (void *)(uintptr_t)data, (size_t)bytes, &h);
+}
+
+/* What the GPU makes of a message with flags: its data, where all flags are right. The
+ * buffer is freed. */
+static inline void *ring_unpack(struct ring_run *run, uint64_t index, void *wire)
+{
+    struct crystal_ring_message m;
+    uint64_t bytes, wire_bytes;
+    void *data, *want;
+
+    if (run->op.proto == CRYSTAL_PROTO_SIMPLE)
+        return wire;
+    crystal_ring_message(&run->op, run->place, 0, index, &m);
+    bytes = 4 * (uint64_t)m.elts;
+    wire_bytes = crystal_form_bytes(run->op.proto, bytes);
+    data = calloc(1, bytes + 1);
+    want = malloc(wire_bytes + 1);
+    memcpy(want, wire, wire_bytes);
+    crystal_form_flags(run->op.proto, ring_step(run, run->recv_base, index), wire_bytes,
+                       want);
+    if (memcmp(want, wire, wire_bytes) != 0) {
+        printf("# message %llu has wrong flags\n", (unsigned long long)index);
+        run->failed = true;
+    }
+    crystal_form_unpack(run->op.proto, wire, bytes, data);
+    free(want);
+    free(wire);
+    return data;
 }
 
 /* What to do with a received message: the data to send on, or NULL. */
@@ -176,7 +223,7 @@ static inline const void *ring_use(struct ring_run *run, uint64_t index, void *d
     *ret_send = index + (run->op.func == CRYSTAL_FUNC_BROADCAST ||
                                  run->op.func == CRYSTAL_FUNC_REDUCE
                              ? 0
-                             : 2);
+                             : crystal_ring_slices(&run->op));
     if (is_reduced)
         ring_add(data, run->in + 4 * m.offset_elts, m.elts, run->is_float, run->is_max);
     if (is_kept)
@@ -257,6 +304,7 @@ static inline void ring_messages(struct ring_run *run)
     while (!run->failed && (sent < run->sends || received < run->receives)) {
         struct step_handle h;
         const void *on;
+        void *data;
         uint64_t index = 0;
 
         for (; posted < run->receives && posted < received + RING_WINDOW; posted++) {
@@ -270,8 +318,10 @@ static inline void ring_messages(struct ring_run *run)
         while (!run->failed && sent < run->sends &&
                ring_is_first(run, sent, received)) {
             ring_land_until(run, flights, &flight_count, 8);
-            flights[flight_count++] =
-                (struct ring_flight){ring_send(run, sent, NULL), NULL};
+            flights[flight_count].buffer = NULL;
+            flights[flight_count].request =
+                ring_send(run, sent, NULL, &flights[flight_count].buffer);
+            flight_count++;
             if (!flights[flight_count - 1].request)
                 run->failed = true;
             sent++;
@@ -283,18 +333,22 @@ static inline void ring_messages(struct ring_run *run)
             break;
         if (run->receive_done_ns)
             run->receive_done_ns[received] = crystal_now_ns();
-        on = ring_use(run, received, buffers[received % RING_WINDOW], &index);
+        data = ring_unpack(run, received, buffers[received % RING_WINDOW]);
+        on = ring_use(run, received, data, &index);
         if (on) {
             ring_land_until(run, flights, &flight_count, 8);
             if (index != sent)
                 run->failed = true;
-            flights[flight_count++] = (struct ring_flight){
-                ring_send(run, index, on), buffers[received % RING_WINDOW]};
+            flights[flight_count].buffer = data;
+            flights[flight_count].request =
+                ring_send(run, index, on, &flights[flight_count].buffer);
+            if (flights[flight_count++].buffer != data)
+                free(data);
             if (!flights[flight_count - 1].request)
                 run->failed = true;
             sent++;
         } else {
-            free(buffers[received % RING_WINDOW]);
+            free(data);
         }
         received++;
     }
@@ -302,10 +356,19 @@ static inline void ring_messages(struct ring_run *run)
         ring_land_until(run, flights, &flight_count, 0);
 }
 
+/* An operation begins at a multiple of its chunk's steps. */
+static inline uint64_t ring_round_up(uint64_t steps, const struct crystal_ring_op *op)
+{
+    const uint64_t of = crystal_ring_chunk_steps(op);
+
+    return (steps + of - 1) / of * of;
+}
+
 /* One collective with the events that NCCL sends; op's root and ring become places.
  * False on failure. */
 static inline bool ring_collective(struct ring_run *run)
 {
+    static const char *const protos[] = {"SIMPLE", "LL", "LL128"};
     struct rank *r = &run->ring->rank;
     struct crystal_ring_op *op = &run->op;
     const uint32_t place = ring_place(run->ring, (uint32_t)r->crank);
@@ -313,6 +376,7 @@ static inline bool ring_collective(struct ring_run *run)
         prev = ring_crank(run->ring, place + (uint32_t)r->nranks - 1);
 
     run->place = place;
+    harness_proto = protos[op->proto];
     run->coll = coll_start(r, ring_func_name(op->func),
                            run->is_float ? "ncclFloat32" : "ncclInt32", op->count,
                            (int)op->root, 1);
@@ -320,6 +384,10 @@ static inline bool ring_collective(struct ring_run *run)
     op->ring = run->ring->order;
     run->sends = crystal_ring_message_count(op, place, 1);
     run->receives = crystal_ring_message_count(op, place, 0);
+    run->send_base = ring_round_up(run->ring->send_steps, op);
+    run->recv_base = ring_round_up(run->ring->recv_steps, op);
+    run->ring->send_steps = ring_step(run, run->send_base, run->sends);
+    run->ring->recv_steps = ring_step(run, run->recv_base, run->receives);
     if (run->sends)
         run->send_proxy = proxy_start(r, run->coll, 0, next, (int)run->sends, 1);
     if (run->receives)

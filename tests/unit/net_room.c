@@ -14,7 +14,7 @@ static void sizes(void)
                 {2048, 2048},       {2049, 2560},      {524288, 524288},
                 {524289, 655360},   {614400, 655360},  {1048576, 1048576},
                 {5242881, 6291456}, {8388608, 8388608}};
-    struct crystal_rooms *rooms = crystal_rooms_create();
+    struct crystal_rooms *rooms = crystal_rooms_create(NULL, NULL);
 
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         struct crystal_room *room = crystal_room_take(rooms, rows[i].asked);
@@ -32,7 +32,7 @@ static void sizes(void)
 /* What was given back is taken again, and memory grows only by what is out at once. */
 static void reuse(void)
 {
-    struct crystal_rooms *rooms = crystal_rooms_create();
+    struct crystal_rooms *rooms = crystal_rooms_create(NULL, NULL);
     struct crystal_room *out[64], *again;
     uint64_t bytes;
 
@@ -58,10 +58,44 @@ static void reuse(void)
     crystal_rooms_destroy(rooms);
 }
 
+/* A shared room is taken again when its last owner has given it back. */
+static void shared(void)
+{
+    struct crystal_rooms *rooms = crystal_rooms_create(NULL, NULL);
+    struct crystal_room *room = crystal_room_take(rooms, 3000), *other;
+
+    CHECK(crystal_room_share(room) == room);
+    crystal_room_give(room);
+    other = crystal_room_take(rooms, 3000);
+    CHECK(other != room);
+    crystal_room_give(room);
+    CHECK(crystal_room_take(rooms, 3000) == room);
+    crystal_rooms_destroy(rooms);
+}
+
+static uint64_t told_bytes;
+
+static void on_memory(void *user, void *memory, uint64_t bytes)
+{
+    told_bytes += bytes;
+    CHECK(user == &told_bytes && memory);
+}
+
+static void told(void)
+{
+    struct crystal_rooms *rooms = crystal_rooms_create(on_memory, &told_bytes);
+
+    crystal_room_give(crystal_room_take(rooms, 1 << 20));
+    CHECK_EQ(told_bytes, 4 << 20);
+    crystal_rooms_destroy(rooms);
+}
+
 int main(void)
 {
     check_begin();
     CHECK_RUN(sizes);
     CHECK_RUN(reuse);
+    CHECK_RUN(shared);
+    CHECK_RUN(told);
     return check_end();
 }

@@ -140,6 +140,8 @@ static uint64_t want_broadcast(const struct pattern *p, int crank, uint32_t root
     return p->real[root] == 'r' ? value((int)root, i) : 0;
 }
 
+static enum crystal_proto proto; /* of what follows */
+
 static void check_one(struct ring *ring, const struct pattern *p,
                       enum crystal_func func, uint32_t root, uint64_t count,
                       int is_float)
@@ -155,7 +157,8 @@ static void check_one(struct ring *ring, const struct pattern *p,
                                   .root = root,
                                   .count = count,
                                   .elt_bytes = 4,
-                                  .channel_count = 1},
+                                  .channel_count = 1,
+                                  .proto = proto},
                            .is_float = is_float,
                            .in = in,
                            .out = out};
@@ -181,12 +184,28 @@ static void check_one(struct ring *ring, const struct pattern *p,
     else if (me == (int)root)
         wrong = wrong_elements(out, out_count, is_float, want_sum, p, me, root, count);
     if (wrong)
-        printf("# %s rank %d: %s root %u count %" PRIu64 " float %d: %" PRIu64
-               " elements wrong\n",
-               p->real, me, ring_func_name(func), root, count, is_float, wrong);
+        printf("# %s rank %d: protocol %d, %s root %u count %" PRIu64
+               " float %d: %" PRIu64 " elements wrong\n",
+               p->real, me, (int)proto, ring_func_name(func), root, count, is_float,
+               wrong);
     CHECK_EQ(wrong, 0);
     free(in);
     free(out);
+}
+
+/* The forms with flags, one after the other on the same connections. */
+static void check_flagged(struct ring *ring, const struct pattern *p)
+{
+    for (proto = CRYSTAL_PROTO_LL; proto <= CRYSTAL_PROTO_LL128; proto++) {
+        check_one(ring, p, CRYSTAL_FUNC_ALLREDUCE, 0, 1000, 1);
+        check_one(ring, p, CRYSTAL_FUNC_ALLREDUCE, 0, 300000, 0);
+        check_one(ring, p, CRYSTAL_FUNC_ALLGATHER, 0, 50000, 1);
+        check_one(ring, p, CRYSTAL_FUNC_REDUCESCATTER, 0, 1000, 1);
+        check_one(ring, p, CRYSTAL_FUNC_BROADCAST, 0, 200001, 1);
+        check_one(ring, p, CRYSTAL_FUNC_REDUCE, 1, 1000, 0);
+    }
+    proto = CRYSTAL_PROTO_SIMPLE;
+    check_one(ring, p, CRYSTAL_FUNC_ALLREDUCE, 0, 1000, 1);
 }
 
 static void check_all(struct ring *ring, const struct pattern *p)
@@ -241,8 +260,10 @@ static void rank_main(const struct pattern *p, int me, int pairs[][2])
     if (p->real[prev] == 'r' && place % 2 == 1)
         ring.from_prev = harness_accept(&ring.rank, pairs[prev][1]);
     CHECK(ring.from_prev && ring.to_next);
-    if (ring.from_prev && ring.to_next)
+    if (ring.from_prev && ring.to_next) {
         check_all(&ring, p);
+        check_flagged(&ring, p);
+    }
     (void)NET->closeSend(ring.to_next);
     (void)NET->closeRecv(ring.from_prev);
     rank_fini(&ring.rank);

@@ -119,6 +119,11 @@ static void repacked(void)
             memset(got, 0xee, wire_bytes);
             crystal_form_repack(proto, UINT64_C(0x7fffffffe), old, wire_bytes, got);
             CHECK(memcmp(got, want, wire_bytes) == 0);
+            CHECK_EQ(crystal_form_step(proto, old), proto ? 7 : 0);
+            CHECK_EQ(crystal_form_step(proto, got), proto == CRYSTAL_PROTO_LL
+                                                        ? UINT64_C(0xfffffffe)
+                                                    : proto ? UINT64_C(0x7fffffffe)
+                                                            : 0);
             crystal_form_flags(proto, UINT64_C(0x7fffffffe), wire_bytes, old);
             CHECK(memcmp(old, want, wire_bytes) == 0);
             free(data);

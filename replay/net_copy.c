@@ -1,0 +1,141 @@
+/* Between callers' buffers and our room. See net_copy.h. */
+#include "config.h"
+
+#include "replay/net_copy.h"
+
+#include "replay/net_device.h"
+#include "replay/net_room.h"
+#include "replay/wait_list.h"
+
+#include <errno.h>
+#include <string.h>
+
+#define LINE_BYTES 128U /* of LL128 */
+#define POLL_NS    2000U
+
+/* The form in which a request's bytes are. */
+static enum crystal_proto proto_of(const struct crystal_net_request *r)
+{
+    const struct crystal_operation *op = r->id.operation;
+
+    return op && !op->is_p2p ? (enum crystal_proto)op->proto : CRYSTAL_PROTO_SIMPLE;
+}
+
+/* Whether the receiver sees the bytes before test() says that they are there. */
+static int is_seen_early(const struct crystal_net_end *end,
+                         const struct crystal_net_request *r)
+{
+    return !end->is_send && proto_of(r) != CRYSTAL_PROTO_SIMPLE &&
+           crystal_wire_is_paced(&end->comm->module->wire);
+}
+
+int crystal_copy_prepare(struct crystal_net_end *end, struct crystal_net_request *r,
+                         struct crystal_error *err)
+{
+    struct crystal_rooms *rooms =
+        r->device ? crystal_device_rooms(r->device) : end->comm->module->rooms;
+    int code = 0;
+
+    if (end->ops->needs && !end->ops->needs(end, r))
+        return 0;
+    r->data = r->buffer;
+    if (!r->bytes || (!r->device && !is_seen_early(end, r)))
+        return 0;
+    r->room = crystal_room_take(rooms, r->bytes);
+    if (!r->room)
+        return crystal_error_set(err, ENOMEM, "out of memory for a message");
+    r->data = r->room->data;
+    if (end->is_send) {
+        code = crystal_device_fetch(r->device, r->data, r->buffer, r->bytes, &r->ticket,
+                                    err);
+        r->copy = CRYSTAL_COPY_FETCH;
+    }
+    return code;
+}
+
+int crystal_copy_is_done(struct crystal_net_request *r, struct crystal_error *err)
+{
+    int code = r->copy == CRYSTAL_COPY_NONE
+                   ? 1
+                   : crystal_device_is_done(r->device, r->ticket, err);
+
+    if (code > 0)
+        r->copy = CRYSTAL_COPY_NONE;
+    else if (!code)
+        crystal_wait_until(crystal_now_ns() + POLL_NS);
+    return code;
+}
+
+/* How long before its due time a message must be put to be seen in time. */
+static uint64_t lead_ns(const struct crystal_net_request *r)
+{
+    return r->device ? CRYSTAL_DEVICE_LATENCY_NS + r->got / CRYSTAL_DEVICE_BYTES_PER_NS
+                     : 0;
+}
+
+/* The data of all lines without a flag that could be taken for theirs, then the flags.
+ */
+static int put_lines(struct crystal_net_request *r, struct crystal_error *err)
+{
+    const uint64_t lines = r->got / LINE_BYTES;
+    const uint64_t flag = crystal_form_step(CRYSTAL_PROTO_LL128, r->room->data) + 1;
+    int code;
+
+    r->flags = crystal_room_take(crystal_device_rooms(r->device), 8 * lines);
+    if (!r->flags)
+        return crystal_error_set(err, ENOMEM, "out of memory for a message");
+    for (uint64_t i = 0; i < lines; i++)
+        memcpy(r->flags->data + 8 * i, &flag, sizeof flag);
+    crystal_form_flags(CRYSTAL_PROTO_LL128, UINT64_MAX, r->got, r->room->data);
+    code = crystal_device_put(r->device, r->buffer, r->room->data, r->got, &r->ticket,
+                              err);
+    if (code)
+        return code;
+    return crystal_device_put_words(r->device,
+                                    (unsigned char *)r->buffer + LINE_BYTES - 8,
+                                    LINE_BYTES, r->flags->data, lines, &r->ticket, err);
+}
+
+/* 1 begun or nothing to do, 0 not due. */
+static int put_one(struct crystal_net_end *end, struct crystal_net_request *r,
+                   struct crystal_error *err)
+{
+    const enum crystal_proto proto = proto_of(r);
+    int code;
+
+    if (!r->room || !r->got)
+        return 1;
+    if (is_seen_early(end, r) && r->due_ns > crystal_now_ns() + lead_ns(r)) {
+        crystal_wait_until(r->due_ns - lead_ns(r));
+        return 0;
+    }
+    if (!r->device) {
+        crystal_form_repack(proto, crystal_form_step(proto, r->room->data),
+                            r->room->data, r->got, r->buffer);
+        return 1;
+    }
+    code = proto == CRYSTAL_PROTO_LL128
+               ? put_lines(r, err)
+               : crystal_device_put(r->device, r->buffer, r->room->data, r->got,
+                                    &r->ticket, err);
+    r->copy = CRYSTAL_COPY_PUT;
+    return code ? code : 1;
+}
+
+int crystal_copy_put_all(struct crystal_net_end *end, struct crystal_error *err)
+{
+    int code = 1;
+
+    while (end->put < end->tail && code > 0) {
+        code = put_one(end, end->queue[end->put % CRYSTAL_NET_REQUESTS], err);
+        end->put += code > 0;
+    }
+    return code < 0 ? code : 0;
+}
+
+void crystal_copy_release(struct crystal_net_request *r)
+{
+    crystal_room_give(r->room);
+    crystal_room_give(r->flags);
+    r->room = r->flags = NULL;
+}

@@ -1,0 +1,30 @@
+/* A request's bytes between the caller's buffer and a place where this process can work
+ * on them.
+ *
+ * Where the buffer is on a GPU that place is room in host memory: what is sent is
+ * fetched before it moves, what was received is put afterwards. LL and LL128 are
+ * received by their flags, whenever these are there and whatever test() says; so with a
+ * paced wire a message of theirs is made in room too, and put into the buffer when it
+ * is due. Flags of LL128 follow the data of their line, in a copy of their own. A
+ * message whose bytes nobody asks for has no place at all.
+ */
+#ifndef CRYSTAL_NET_COPY_H
+#define CRYSTAL_NET_COPY_H
+
+#include "replay/net.h"
+
+/* Finds the request's place, and begins to fetch what is to be sent. */
+int crystal_copy_prepare(struct crystal_net_end *end, struct crystal_net_request *r,
+                         struct crystal_error *err);
+
+/* 1: no copy is on its way (any more), 0: not yet, negative errno. */
+int crystal_copy_is_done(struct crystal_net_request *r, struct crystal_error *err);
+
+/* Begins to put the bytes of messages that have moved, oldest first, into their
+ * buffers, as far as that is due. 0 or negative errno. */
+int crystal_copy_put_all(struct crystal_net_end *end, struct crystal_error *err);
+
+/* Gives the request's room back. */
+void crystal_copy_release(struct crystal_net_request *r);
+
+#endif

@@ -1,0 +1,237 @@
+/* Messages whose bytes are not worked on in the caller's buffer: those with flags on a
+ * paced wire, which must not be seen before they are due; those whose contents are left
+ * out (CRYSTAL_VALUES=off); and, with the argument "gpu", those of buffers on a GPU
+ * (tests/t/gpu_buffers.t).
+ */
+#include "config.h"
+
+#include "replay/board.h"
+
+#include "tests/net_ring.h"
+
+#include <dlfcn.h>
+
+#define COMM  UINT64_C(0xc0b1e5)
+#define RANKS 4
+
+static char directory[64];
+static bool is_gpu;
+
+static struct crystal_board *board_make(uint64_t bytes_per_s, uint64_t latency_ns)
+{
+    static const uint32_t members[RANKS] = {0, 1, 2, 3};
+    static const uint8_t is_real[RANKS] = {1};
+    struct crystal_board_config config = {.directory = directory,
+                                          .lrank_count = RANKS,
+                                          .mode = CRYSTAL_BOARD_IMMEDIATE,
+                                          .comm_capacity = 1,
+                                          .wire_bytes_per_s = bytes_per_s,
+                                          .wire_latency_ns = latency_ns};
+    struct crystal_error err = {0};
+    struct crystal_board *board = crystal_board_create(&config, &err);
+
+    if (!board || crystal_board_comm_add(board, COMM, "/default_pg/0//cpu//0",
+                                         UINT32_MAX, RANKS, members, is_real, &err)) {
+        printf("# %s\n", crystal_error_text(&err));
+        return NULL;
+    }
+    return board;
+}
+
+static bool ring_open(struct ring *ring)
+{
+    if (!rank_init(&ring->rank, COMM, RANKS, 0))
+        return false;
+    ring->from_prev = ring_accept_virtual(&ring->rank, RANKS - 1);
+    ring->to_next = ring_connect_virtual(&ring->rank, 1);
+    return ring->from_prev && ring->to_next;
+}
+
+/* Copies of the GPU so far. */
+static uint64_t gpu_copies(uint64_t *ret_bytes)
+{
+    uint64_t (*count)(uint64_t *);
+    void *library = is_gpu ? dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL) : NULL;
+    void *found = library ? dlsym(library, "fake_cuda_copies") : NULL;
+
+    *ret_bytes = 0;
+    if (!found)
+        return 0;
+    memcpy(&count, &found, sizeof count);
+    return count(ret_bytes);
+}
+
+/* --- flags on a paced wire --- */
+
+#define LATENCY_NS 30000000U
+
+/* A broadcast from the virtual rank before this one: one message, a latency after it
+ * was posted. It must not be seen in the buffer before. */
+static void seen_when_due(int unused)
+{
+    static unsigned char buffer[65536];
+    static const uint64_t flag_at[] = {0, 4, 120};
+    struct ring ring = {0};
+
+    (void)unused;
+    CHECK(ring_open(&ring));
+    for (int proto = CRYSTAL_PROTO_LL; proto <= CRYSTAL_PROTO_LL128 && check_ok;
+         proto++) {
+        const volatile unsigned char *flag = buffer + flag_at[proto];
+        uint64_t posted_ns, seen_ns = 0, done_ns = 0;
+        void *coll, *proxy, *request;
+        struct step_handle h;
+        int done = 0;
+
+        memset(buffer, 0, sizeof buffer);
+        harness_proto = proto == CRYSTAL_PROTO_LL ? "LL" : "LL128";
+        coll = coll_start(&ring.rank, "Broadcast", "ncclFloat32", 100, RANKS - 1, 1);
+        proxy = proxy_start(&ring.rank, coll, 0, RANKS - 1, 1, 0);
+        h = step_start(&ring.rank, proxy, 0);
+        posted_ns = crystal_now_ns();
+        request = post_recv(ring.from_prev, buffer, sizeof buffer, &h);
+        while (request && !done) {
+            CHECK_EQ(NET->test(request, &done, NULL), ncclSuccess);
+            done_ns = crystal_now_ns();
+            if (*flag && !seen_ns)
+                seen_ns = done_ns;
+        }
+        /* test() found it due and put it, or found the copy to the GPU over */
+        CHECK(seen_ns - posted_ns >= LATENCY_NS - (is_gpu ? 6000U : 0U));
+        CHECK(done_ns - posted_ns >= LATENCY_NS);
+        CHECK_EQ(*flag, proto); /* the connection's step + 1 */
+        (void)PROF->stopEvent(proxy);
+        (void)PROF->stopEvent(coll);
+    }
+    (void)NET->closeSend(ring.to_next);
+    (void)NET->closeRecv(ring.from_prev);
+    rank_fini(&ring.rank);
+}
+
+static void flags_are_seen_when_due(void)
+{
+    struct crystal_board *board = board_make(0, LATENCY_NS);
+
+    CHECK(board != NULL);
+    run_one(seen_when_due);
+    crystal_board_destroy(board);
+}
+
+/* --- contents left out --- */
+
+#define COUNT 300000
+
+static void all_reduce(struct ring *ring, enum crystal_proto proto, int is_float,
+                       uint64_t want_first, uint64_t want_last)
+{
+    unsigned char *in = malloc(4 * COUNT), *out = calloc(COUNT, 4);
+    struct ring_run run = {.ring = ring,
+                           .op = {.func = CRYSTAL_FUNC_ALLREDUCE,
+                                  .nranks = RANKS,
+                                  .count = COUNT,
+                                  .elt_bytes = 4,
+                                  .channel_count = 1,
+                                  .proto = proto},
+                           .is_float = is_float,
+                           .in = in,
+                           .out = out};
+    uint32_t first, last;
+
+    for (uint32_t i = 0; i < COUNT; i++)
+        memcpy(in + (size_t)4 * i, &i, 4);
+    CHECK(ring_collective(&run)); /* which checks the flags */
+    memcpy(&first, out + 4, 4);
+    memcpy(&last, out + (size_t)4 * (COUNT - 1), 4);
+    if (!is_float) {
+        CHECK_EQ(first, want_first);
+        CHECK_EQ(last, want_last);
+    }
+    free(in);
+    free(out);
+}
+
+static void valueless(int unused)
+{
+    uint64_t before, after, bytes, more;
+    struct ring ring = {0};
+
+    (void)unused;
+    CHECK(ring_open(&ring));
+    /* integers are whole whatever CRYSTAL_VALUES says */
+    all_reduce(&ring, CRYSTAL_PROTO_SIMPLE, 0, 1, COUNT - 1);
+    before = gpu_copies(&bytes);
+    all_reduce(&ring, CRYSTAL_PROTO_SIMPLE, 1, 0, 0);
+    after = gpu_copies(&more);
+    CHECK_EQ(after, before); /* no byte of these was touched */
+    CHECK_EQ(more, bytes);
+    CHECK(!is_gpu || before > 0);
+    for (int i = 0; i < 2; i++) {
+        all_reduce(&ring, CRYSTAL_PROTO_LL, 1, 0, 0);
+        all_reduce(&ring, CRYSTAL_PROTO_LL128, 1, 0, 0);
+        all_reduce(&ring, CRYSTAL_PROTO_LL128, 0, 1, COUNT - 1);
+    }
+    (void)NET->closeSend(ring.to_next);
+    (void)NET->closeRecv(ring.from_prev);
+    rank_fini(&ring.rank);
+}
+
+static void contents_are_left_out(void)
+{
+    struct crystal_board *board = board_make(0, 0);
+
+    CHECK(board != NULL);
+    (void)setenv("CRYSTAL_VALUES", "off", 1);
+    run_one(valueless);
+    (void)unsetenv("CRYSTAL_VALUES");
+    CHECK_EQ(crystal_board_header(board)->abort_flag, 0);
+    crystal_board_destroy(board);
+}
+
+/* --- environment and memory --- */
+
+static void refused(int unused)
+{
+    (void)unused;
+    CHECK(!rank_init(&(struct rank){0}, COMM, RANKS, 0));
+}
+
+static void wrong_words_are_refused(void)
+{
+    struct crystal_board *board = board_make(0, 0);
+
+    (void)setenv("CRYSTAL_VALUES", "none", 1);
+    run_one(refused);
+    (void)unsetenv("CRYSTAL_VALUES");
+    crystal_board_destroy(board);
+}
+
+static void foreign_memory_is_refused(void)
+{
+    struct crystal_board *board = board_make(0, 0);
+
+    run_one(refused);
+    crystal_board_destroy(board);
+}
+
+int main(int argc, char **argv)
+{
+    char path[80];
+
+    (void)snprintf(directory, sizeof directory, "/tmp/crystal-copy.XXXXXX");
+    if (!mkdtemp(directory))
+        return 1;
+    (void)snprintf(path, sizeof path, "%s/board", directory);
+    (void)setenv("CRYSTAL_BOARD", path, 1);
+    (void)setenv("CRYSTAL_LRANK", "0", 1);
+    is_gpu = argc > 1;
+    check_begin();
+    if (is_gpu && strcmp(argv[1], "foreign") == 0) {
+        CHECK_RUN(foreign_memory_is_refused);
+    } else {
+        CHECK_RUN(flags_are_seen_when_due);
+        CHECK_RUN(contents_are_left_out);
+        CHECK_RUN(wrong_words_are_refused);
+    }
+    (void)rmdir(directory);
+    return check_end();
+}
