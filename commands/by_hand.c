@@ -6,6 +6,7 @@
 #include "commands/commands.h"
 #include "commands/stage.h"
 
+#include "runtime/infile.h"
 #include "runtime/log.h"
 
 #include <errno.h>
@@ -35,7 +36,7 @@ static void coord_sentence(const char *log, const struct crystal_launch_end *end
 {
     static const char prefix[] = "crystal: ";
     char line[1024], last[1024] = "", how[128];
-    FILE *file = fopen(log, "re");
+    FILE *file = crystal_infile_stream(log, NULL);
 
     while (file && fgets(line, sizeof line, file))
         memcpy(last, line, sizeof last);

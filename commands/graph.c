@@ -9,6 +9,7 @@
 
 #include "runtime/filehead.h"
 #include "runtime/graph_build.h"
+#include "runtime/infile.h"
 #include "runtime/jobdir.h"
 #include "runtime/layout.h"
 #include "runtime/log.h"
@@ -92,7 +93,7 @@ static int has_open_trace(const char *job_dir, const struct crystal_layout *layo
         if (snprintf(path, sizeof path, "%s/ranks/%u.trace", job_dir,
                      layout->live[i]) >= (int)sizeof path)
             continue;
-        file = fopen(path, "rbe");
+        file = crystal_infile_stream(path, NULL);
         if (file && fread(&head, sizeof head, 1, file) != 1)
             head.file_bytes = 0;
         if (file)

@@ -7,6 +7,7 @@
 #include "runtime/graph_export.h"
 #include "runtime/layout.h"
 #include "runtime/log.h"
+#include "runtime/outfile.h"
 
 #include <errno.h>
 #include <getopt.h>
@@ -41,37 +42,26 @@ static void help(FILE *out)
         "  --profile=FILE    durations of a captured job\n");
 }
 
-static int close_file(FILE *out, const char *path, struct crystal_error *err)
-{
-    return (ferror(out) | fclose(out)) != 0
-               ? crystal_error_set(err, EIO, "%s: cannot be written", path)
-               : 0;
-}
-
 static int chakra(const char *prefix, const struct crystal_predict *p,
                   const uint32_t *lranks, uint32_t count, struct crystal_error *err)
 {
+    struct crystal_outfile f;
     char path[PATH_MAX];
     int code = 0;
 
     for (uint32_t i = 0; !code && i <= count; i++) {
-        FILE *out;
-
         if (i < count)
             (void)snprintf(path, sizeof path, "%s.%u.et", prefix, lranks[i]);
         else
             (void)snprintf(path, sizeof path, "%s.json", prefix);
-        out = fopen(path, "we");
-        if (!out)
-            return crystal_error_set(err, errno, "%s: %s", path, strerror(errno));
-        if (i < count)
-            code = crystal_export_chakra(out, p, lranks[i], err);
-        else
-            crystal_export_groups(out, p->graph);
+        code = crystal_outfile_open(&f, path, CRYSTAL_OUTFILE_SHOWN, err);
         if (code)
-            (void)fclose(out); /* it has failed already */
+            break;
+        if (i < count)
+            code = crystal_export_chakra(f.stream, p, lranks[i], err);
         else
-            code = close_file(out, path, err);
+            crystal_export_groups(f.stream, p->graph);
+        code = crystal_outfile_close(&f, code, err);
     }
     return code;
 }
@@ -81,28 +71,23 @@ static int perfetto(const char *path, const struct crystal_predict *p,
 {
     struct crystal_prediction *pr;
     struct crystal_what_if what;
-    FILE *out;
+    struct crystal_outfile f;
     int code;
 
     crystal_what_if_init(&what);
     pr = crystal_predict_run(p, &what, 1, err);
     if (!pr)
         return -EINVAL;
-    if (pr->stuck_count) {
+    if (pr->stuck_count)
         code = crystal_error_set(err, EDEADLK,
                                  "%u ranks never end the iteration; scrystal verify "
                                  "says why",
                                  pr->stuck_count);
-        crystal_prediction_destroy(pr);
-        return code;
-    }
-    out = fopen(path, "we");
-    code = out ? crystal_export_events(out, pr, lranks, count, err)
-               : crystal_error_set(err, errno, "%s: %s", path, strerror(errno));
-    if (out && !code)
-        code = close_file(out, path, err);
-    else if (out)
-        (void)fclose(out); /* it has failed already */
+    else
+        code = crystal_outfile_open(&f, path, CRYSTAL_OUTFILE_SHOWN, err);
+    if (!code)
+        code = crystal_outfile_close(
+            &f, crystal_export_events(f.stream, pr, lranks, count, err), err);
     crystal_prediction_destroy(pr);
     return code;
 }

@@ -4,6 +4,7 @@
 #include "commands/layout_stages.h"
 
 #include "runtime/filehead.h"
+#include "runtime/infile.h"
 #include "runtime/trace.h"
 
 #include <errno.h>
@@ -21,7 +22,7 @@ static int finished(const char *path, const char *magic, const struct crystal_la
                     struct crystal_filehead *head)
 {
     struct stat st;
-    int fd = open(path, O_RDONLY | O_CLOEXEC), ok;
+    int fd = crystal_infile_open(path, NULL, NULL), ok;
 
     if (fd < 0)
         return 0;

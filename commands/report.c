@@ -4,6 +4,7 @@
 #include "commands/commands.h"
 
 #include "replay/report.h"
+#include "runtime/infile.h"
 #include "runtime/log.h"
 
 #include <errno.h>
@@ -37,9 +38,9 @@ static int print(const char *job_dir)
 
     if (snprintf(path, sizeof path, "%s/report.txt", job_dir) >= (int)sizeof path)
         return -ENAMETOOLONG;
-    in = fopen(path, "re");
+    in = crystal_infile_stream(path, NULL);
     if (!in)
-        return -errno;
+        return -EIO;
     while ((count = fread(part, 1, sizeof part, in)) > 0)
         (void)fwrite(part, 1, count, stdout); /* checked below */
     (void)fclose(in);                         /* only read */

@@ -9,6 +9,7 @@
 #include "replay/run_record.h"
 #include "runtime/blockfile.h"
 #include "runtime/filehead.h"
+#include "runtime/infile.h"
 #include "runtime/log.h"
 #include "runtime/payload.h"
 
@@ -133,10 +134,10 @@ static int show(const char *path, struct crystal_error *err)
 {
     char magic[8];
     ssize_t got;
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    int fd = crystal_infile_open(path, NULL, err);
 
     if (fd < 0)
-        return crystal_error_set(err, errno, "%s: %s", path, strerror(errno));
+        return fd;
     got = read(fd, magic, sizeof magic);
     (void)close(fd); /* read-only, nothing to lose */
     if (got == (ssize_t)sizeof magic)

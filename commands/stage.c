@@ -5,6 +5,7 @@
 
 #include "commands/commands.h"
 
+#include "runtime/infile.h"
 #include "runtime/log.h"
 #include "runtime/space.h"
 
@@ -102,14 +103,13 @@ int stage_open(struct stage *stage, enum stage_kind kind, const char *job_dir,
 static int coord_value(const struct stage *stage, const char *key, char *out,
                        size_t out_bytes, struct crystal_error *err)
 {
-    FILE *file = fopen(stage->coord_file, "re");
+    FILE *file = crystal_infile_stream(stage->coord_file, err);
     size_t key_bytes = strlen(key);
     char line[512];
     int found = 0;
 
     if (!file)
-        return crystal_error_set(err, errno, "%s: %s", stage->coord_file,
-                                 strerror(errno));
+        return -EINVAL;
     while (!found && fgets(line, sizeof line, file)) {
         line[strcspn(line, "\n")] = 0;
         if (strncmp(line, key, key_bytes) == 0 && line[key_bytes] == '=')

@@ -11,6 +11,7 @@
 #include "runtime/env.h"
 #include "runtime/library.h"
 #include "runtime/log.h"
+#include "runtime/outfile.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -46,27 +47,19 @@ static int make_run_dir(const struct stage *stage, char *sub, size_t sub_bytes,
 static int write_env(const struct stage *stage, uint32_t node,
                      struct crystal_error *err)
 {
-    char path[PATH_MAX], temporary[PATH_MAX];
-    FILE *out;
-    int fd, failed, code = stage_path(stage, path, err, "agent.%u.env", node);
+    struct crystal_outfile f;
+    char path[PATH_MAX];
+    int code = stage_path(stage, path, err, "agent.%u.env", node);
 
+    if (!code && stage->env.failed)
+        code = crystal_error_set(err, ENOMEM, "out of memory");
     if (!code)
-        code = stage_path(stage, temporary, err, "agent.%u.env.tmp", node);
+        code = crystal_outfile_open(&f, path, CRYSTAL_OUTFILE_PRIVATE, err);
     if (code)
         return code;
-    if (stage->env.failed)
-        return crystal_error_set(err, ENOMEM, "out of memory");
-    (void)unlink(temporary); /* of an agent that was killed */
-    fd = open(temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
-    out = fd < 0 ? NULL : fdopen(fd, "w");
-    if (!out)
-        return crystal_error_set(err, errno, "%s: %s", temporary, strerror(errno));
     for (size_t i = 0; i < stage->env.count; i++)
-        fprintf(out, "%s\n", stage->env.entries[i]);
-    failed = ferror(out);
-    if (fclose(out) || failed || rename(temporary, path) < 0)
-        return crystal_error_set(err, errno, "%s: %s", path, strerror(errno));
-    return 0;
+        fprintf(f.stream, "%s\n", stage->env.entries[i]);
+    return crystal_outfile_close(&f, 0, err);
 }
 
 /* What the run leaves: sealed records and run.yaml, then the report. */

@@ -9,8 +9,9 @@
 
 #include "commands/stage.h"
 
+#include "runtime/infile.h"
+
 #include <errno.h>
-#include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -29,7 +30,7 @@
  */
 static size_t read_log_tail(const char *path, char text[LOG_TAIL_BYTES + 1])
 {
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    int fd = crystal_infile_open(path, NULL, NULL);
     off_t size = fd < 0 ? -1 : lseek(fd, 0, SEEK_END);
     ssize_t got = 0;
 

@@ -3,6 +3,7 @@
 
 #include "commands/task_ends.h"
 
+#include "runtime/infile.h"
 #include "runtime/launch.h"
 
 #include <errno.h>
@@ -45,7 +46,7 @@ static struct crystal_launch_end end_of(uint32_t lrank, int status)
 static struct task_lines read_lines(const struct task_ends *ends, uint32_t cause,
                                     uint32_t *ret_step)
 {
-    FILE *file = fopen(ends->path, "re");
+    FILE *file = crystal_infile_stream(ends->path, NULL);
     struct task_lines lines = {0};
     uint32_t lrank, step;
     char line[64];

@@ -11,6 +11,7 @@
 #include "replay/proxy.h"
 #include "replay/roll.h"
 #include "runtime/graph.h"
+#include "runtime/outfile.h"
 #include "runtime/profile_file.h"
 
 #include <errno.h>
@@ -281,29 +282,11 @@ static void print_run(struct crystal_node *node, FILE *out)
 int crystal_node_run_yaml(struct crystal_node *node, const char *path,
                           struct crystal_error *err)
 {
-    char temporary[PATH_MAX];
-    FILE *out;
-    int fd, code = 0;
+    struct crystal_outfile f;
+    int code = crystal_outfile_open(&f, path, CRYSTAL_OUTFILE_PRIVATE, err);
 
-    if (snprintf(temporary, sizeof temporary, "%s.tmp", path) >= (int)sizeof temporary)
-        return crystal_error_set(err, ENAMETOOLONG, "%s: path too long", path);
-    fd = open(temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
-    out = fd < 0 ? NULL : fdopen(fd, "w");
-    if (!out) {
-        code = errno;
-        if (fd >= 0)
-            (void)close(fd);
-        return crystal_error_set(err, code, "%s: %s", temporary, strerror(code));
-    }
-    print_run(node, out);
-    if (fflush(out) || fsync(fd) < 0)
-        code = errno;
-    if (fclose(out) && !code)
-        code = errno;
-    if (!code && rename(temporary, path) < 0)
-        code = errno;
-    if (!code)
-        return 0;
-    (void)unlink(temporary); /* the error is reported already */
-    return crystal_error_set(err, code, "%s: %s", path, strerror(code));
+    if (code)
+        return code;
+    print_run(node, f.stream);
+    return crystal_outfile_close(&f, 0, err);
 }

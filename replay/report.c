@@ -4,6 +4,7 @@
 #include "replay/report.h"
 
 #include "replay/report_internal.h"
+#include "runtime/outfile.h"
 #include "runtime/trace.h"
 #include "runtime/yaml_map.h"
 
@@ -192,33 +193,16 @@ static int write_file(const struct report *r, const char *name,
                       void (*print)(const struct report *r, FILE *out),
                       struct crystal_error *err)
 {
-    char path[PATH_MAX], temporary[PATH_MAX];
-    int fd, failed = 0, code = path_of(r, path, name, err);
-    FILE *out;
+    struct crystal_outfile f;
+    char path[PATH_MAX];
+    int code = path_of(r, path, name, err);
 
+    if (!code)
+        code = crystal_outfile_open(&f, path, CRYSTAL_OUTFILE_PRIVATE, err);
     if (code)
         return code;
-    if (snprintf(temporary, sizeof temporary, "%s.tmp", path) >= (int)sizeof temporary)
-        return crystal_error_set(err, ENAMETOOLONG, "%s: path too long", path);
-    fd = open(temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
-    out = fd < 0 ? NULL : fdopen(fd, "w");
-    if (!out) {
-        failed = errno;
-        if (fd >= 0)
-            (void)close(fd);
-        return crystal_error_set(err, failed, "%s: %s", temporary, strerror(failed));
-    }
-    print(r, out);
-    if (fflush(out) || ferror(out) || fsync(fd) < 0)
-        failed = errno ? errno : EIO;
-    if (fclose(out) && !failed)
-        failed = errno;
-    if (!failed && rename(temporary, path) < 0)
-        failed = errno;
-    if (!failed)
-        return 0;
-    (void)unlink(temporary); /* the error is reported already */
-    return crystal_error_set(err, failed, "%s: %s", path, strerror(failed));
+    print(r, f.stream);
+    return crystal_outfile_close(&f, 0, err);
 }
 
 static void report_fini(struct report *r)

@@ -5,6 +5,8 @@
 
 #include "runtime/blockfile.h"
 
+#include "runtime/infile.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
@@ -254,10 +256,10 @@ int crystal_block_seal(const char *path, const struct crystal_blockfile_kind *ki
     struct crystal_filehead head;
     char *bytes = NULL;
     size_t count = 0, end;
-    int code, fd = open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
+    int code, fd = crystal_infile_update(path, NULL, err);
 
     if (fd < 0)
-        return crystal_error_set(err, errno, "%s: %s", path, strerror(errno));
+        return fd;
     code = load(fd, path, &bytes, &count, err);
     if (code)
         goto out;
@@ -311,10 +313,10 @@ int crystal_block_read(const char *path, const struct crystal_blockfile_kind *ki
     struct crystal_filehead head;
     char *bytes = NULL;
     size_t count = 0, end;
-    int code, fd = open(path, O_RDONLY | O_CLOEXEC);
+    int code, fd = crystal_infile_open(path, NULL, err);
 
     if (fd < 0)
-        return crystal_error_set(err, errno, "%s: %s", path, strerror(errno));
+        return fd;
     code = load(fd, path, &bytes, &count, err);
     (void)close(fd); /* read-only, nothing to lose */
     if (code)

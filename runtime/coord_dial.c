@@ -3,6 +3,8 @@
 
 #include "runtime/coord_dial.h"
 
+#include "runtime/infile.h"
+
 #include <errno.h>
 #include <netdb.h>
 #include <stdio.h>
@@ -20,12 +22,13 @@ static int file_value(const char *path, const char *key, char *value,
 {
     char line[512];
     size_t key_len = strlen(key);
-    FILE *f = fopen(path, "re");
+    struct crystal_error why = {0};
+    FILE *f = crystal_infile_stream(path, &why);
     int rc;
 
     if (!f)
-        return crystal_error_set(err, errno, "coordinator: %s: %s", path,
-                                 strerror(errno));
+        return crystal_error_set(err, why.code, "coordinator: %s",
+                                 crystal_error_text(&why));
     rc = crystal_error_set(err, ENOENT, "coordinator: %s has no line '%s='", path, key);
     while (rc < 0 && fgets(line, sizeof line, f)) {
         line[strcspn(line, "\n")] = '\0';
@@ -50,12 +53,13 @@ static int hex_digit(int c)
 static int read_token(const char *path, uint8_t *token, struct crystal_error *err)
 {
     char hex[2 * CRYSTAL_TOKEN_BYTES];
-    FILE *f = fopen(path, "re");
+    struct crystal_error why = {0};
+    FILE *f = crystal_infile_stream(path, &why);
     size_t n;
 
     if (!f)
-        return crystal_error_set(err, errno, "coordinator: %s: %s", path,
-                                 strerror(errno));
+        return crystal_error_set(err, why.code, "coordinator: %s",
+                                 crystal_error_text(&why));
     n = fread(hex, 1, sizeof hex, f);
     (void)fclose(f);
     for (size_t i = 0; n == sizeof hex && i < CRYSTAL_TOKEN_BYTES; i++) {

@@ -2,6 +2,7 @@
 #include "config.h"
 
 #include "runtime/coord_state.h"
+#include "runtime/outfile.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -14,31 +15,20 @@
 static int write_secret(const struct crystal_coord *coord, const char *name,
                         const char *text, struct crystal_error *err)
 {
-    char path[PATH_MAX], temporary[PATH_MAX];
-    size_t bytes = strlen(text);
-    int fd, rc;
+    struct crystal_outfile f;
+    char path[PATH_MAX];
+    int code =
+        crystal_jobdir_file(coord->config.dir, path, sizeof path, err, "%s", name);
 
-    rc = crystal_jobdir_file(coord->config.dir, path, sizeof path, err, "%s", name);
-    if (rc == 0)
-        rc = crystal_jobdir_file(coord->config.dir, temporary, sizeof temporary, err,
-                                 "%s.tmp", name);
-    if (rc < 0)
-        return rc;
-    (void)unlink(temporary); /* a leftover may have another mode */
-    fd = open(temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
-    if (fd < 0)
-        return crystal_error_set(err, errno, "coordinator: %s: %s", temporary,
-                                 strerror(errno));
-    rc = write(fd, text, bytes) == (ssize_t)bytes ? 0 : -(errno ? errno : EIO);
-    if (close(fd) < 0 && rc == 0)
-        rc = -errno;
-    if (rc == 0 && rename(temporary, path) < 0)
-        rc = -errno;
-    if (rc == 0)
-        return 0;
-    (void)unlink(temporary);
-    return crystal_error_set(err, -rc, "coordinator: cannot write %s: %s", path,
-                             strerror(-rc));
+    if (!code)
+        code = crystal_outfile_open(&f, path, CRYSTAL_OUTFILE_PRIVATE, err);
+    if (!code) {
+        (void)fputs(text, f.stream); /* close tells */
+        code = crystal_outfile_close(&f, 0, err);
+    }
+    if (code)
+        crystal_error_prefix(err, "coordinator");
+    return code;
 }
 
 int crystal_coord_write_files(struct crystal_coord *coord, struct crystal_error *err)

@@ -3,13 +3,14 @@
 
 #include "runtime/filehead.h"
 
+#include "runtime/infile.h"
+#include "runtime/outfile.h"
+
 #include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <xxhash.h>
@@ -66,85 +67,48 @@ int crystal_filehead_check(const struct crystal_filehead *h, const char *magic,
     return 0;
 }
 
-static int write_all(int fd, const void *bytes, size_t count)
-{
-    const char *next = bytes;
-
-    while (count) {
-        ssize_t done = write(fd, next, count);
-
-        if (done < 0) {
-            if (errno == EINTR)
-                continue;
-            return -errno;
-        }
-        next += done;
-        count -= (size_t)done;
-    }
-    return 0;
-}
-
 int crystal_file_write(const char *path, struct crystal_filehead *h, const void *body,
                        size_t body_bytes, struct crystal_error *err)
 {
-    char temporary[4096];
-    int fd, code;
+    struct crystal_outfile f;
+    int code = crystal_outfile_open(&f, path, CRYSTAL_OUTFILE_PRIVATE, err);
 
-    if (snprintf(temporary, sizeof temporary, "%s.tmp", path) >= (int)sizeof temporary)
-        return crystal_error_set(err, ENAMETOOLONG, "%s: path too long", path);
+    if (code)
+        return code;
     h->file_bytes = sizeof *h + body_bytes;
     h->body_hash = crystal_hash(body, body_bytes);
-    fd = open(temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
-    if (fd < 0)
-        return crystal_error_set(err, errno, "%s: %s", temporary, strerror(errno));
-    code = write_all(fd, h, sizeof *h);
-    if (!code)
-        code = write_all(fd, body, body_bytes);
-    if (!code && fsync(fd) < 0)
-        code = -errno;
-    if (close(fd) < 0 && !code)
-        code = -errno;
-    if (!code && rename(temporary, path) < 0)
-        code = -errno;
-    if (code) {
-        (void)unlink(temporary); /* best effort, the error is already known */
-        return crystal_error_set(err, -code, "%s: %s", path, strerror(-code));
-    }
-    return 0;
+    if (fwrite(h, sizeof *h, 1, f.stream) != 1 ||
+        fwrite(body, 1, body_bytes, f.stream) != body_bytes)
+        code = crystal_error_set(err, errno, "%s: %s", path, strerror(errno));
+    return crystal_outfile_close(&f, code, err);
 }
 
 int crystal_file_map(const char *path, const char *magic, uint32_t version,
                      struct crystal_file_view *ret_view, struct crystal_error *err)
 {
     struct crystal_file_view view;
-    struct stat st;
+    uint64_t bytes;
     void *map;
-    int code, fd = open(path, O_RDONLY | O_CLOEXEC);
+    int code, fd = crystal_infile_open(path, &bytes, err);
 
     if (fd < 0)
-        return crystal_error_set(err, errno, "%s: %s", path, strerror(errno));
-    if (fstat(fd, &st) < 0) {
-        code = crystal_error_set(err, errno, "%s: %s", path, strerror(errno));
-        goto err_close;
-    }
-    if (!S_ISREG(st.st_mode) ||
-        (uint64_t)st.st_size < sizeof(struct crystal_filehead)) {
+        return fd;
+    if (bytes < sizeof(struct crystal_filehead)) {
         code = crystal_error_set(err, EINVAL,
                                  "%s: too short to be a %.8s file; "
                                  "run the stage that writes it again",
                                  path, magic);
         goto err_close;
     }
-    map = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
+    map = mmap(NULL, (size_t)bytes, PROT_READ, MAP_PRIVATE, fd, 0);
     if (map == MAP_FAILED) {
         code = crystal_error_set(err, errno, "%s: %s", path, strerror(errno));
         goto err_close;
     }
     view.head = map;
     view.body = (const char *)map + sizeof *view.head;
-    view.body_bytes = (size_t)st.st_size - sizeof *view.head;
-    code = crystal_filehead_check(view.head, magic, version, (uint64_t)st.st_size, path,
-                                  err);
+    view.body_bytes = (size_t)bytes - sizeof *view.head;
+    code = crystal_filehead_check(view.head, magic, version, bytes, path, err);
     if (!code && !view.head->file_bytes)
         code = crystal_error_set(
             err, EINVAL, "%s: never finished; run the stage that writes it again",

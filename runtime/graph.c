@@ -7,6 +7,7 @@
 
 #include "runtime/filehead.h"
 #include "runtime/graph_file.h"
+#include "runtime/infile.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -271,7 +272,7 @@ static int check_contributions(const struct crystal_graph *g, struct crystal_err
 static uint32_t version_of(const char *path)
 {
     struct crystal_filehead head = {.version = 0};
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    int fd = crystal_infile_open(path, NULL, NULL); /* mapping it says what is wrong */
 
     if (fd >= 0) {
         if (read(fd, &head, sizeof head) != (ssize_t)sizeof head)

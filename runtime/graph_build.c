@@ -13,6 +13,7 @@
 #include "runtime/filehead.h"
 #include "runtime/graph_comms.h"
 #include "runtime/graph_file.h"
+#include "runtime/infile.h"
 #include "runtime/iteration.h"
 #include "runtime/layout.h"
 #include "runtime/payload.h"
@@ -542,10 +543,11 @@ static int identify(const char *path, uint64_t *hash, struct crystal_error *err)
 {
     struct crystal_filehead head;
     uint64_t pair[2] = {*hash, 0};
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    struct crystal_error why = {0};
+    int fd = crystal_infile_open(path, NULL, &why);
 
-    if (fd < 0 && errno != ENOENT)
-        return crystal_error_set(err, errno, "%s: %s", path, strerror(errno));
+    if (fd < 0 && fd != -ENOENT)
+        return crystal_error_set(err, -fd, "%s", crystal_error_text(&why));
     if (fd >= 0) {
         ssize_t got = read(fd, &head, sizeof head);
 

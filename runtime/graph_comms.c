@@ -3,6 +3,8 @@
 
 #include "runtime/graph_comms.h"
 
+#include "runtime/infile.h"
+
 #include <errno.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -80,7 +82,8 @@ int crystal_graph_comms_read(struct crystal_graph_comms *c, const char *path,
                              const struct crystal_layout *layout,
                              struct crystal_error *err)
 {
-    FILE *in = fopen(path, "re");
+    struct crystal_error why = {0};
+    FILE *in = crystal_infile_stream(path, &why);
     char *line = NULL;
     size_t capacity = 0, copies;
     ssize_t length;
@@ -91,8 +94,8 @@ int crystal_graph_comms_read(struct crystal_graph_comms *c, const char *path,
     c->lrank_count = layout->lrank_count;
     crystal_replica_init(&c->replica, layout);
     if (!in)
-        return crystal_error_set(err, errno, "%s: %s; run 'scrystal capture' first",
-                                 path, strerror(errno));
+        return crystal_error_set(err, why.code, "%s; run 'scrystal capture' first",
+                                 crystal_error_text(&why));
     while (!code && (length = getline(&line, &capacity, in)) >= 0) {
         number++;
         if (length && line[length - 1] == '\n')

@@ -6,6 +6,7 @@
 #include "runtime/import.h"
 
 #include "runtime/graph_write.h"
+#include "runtime/infile.h"
 #include "runtime/json_reader.h"
 #include "runtime/nccl_abi.h"
 
@@ -589,23 +590,20 @@ static int rank_write(const struct import *m, const struct rank *r,
 
 static int file_map(const char *path, struct rank *r, struct crystal_error *err)
 {
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    struct stat st;
+    uint64_t bytes;
+    int fd = crystal_infile_open(path, &bytes, err);
     void *text = MAP_FAILED;
 
-    if (fd >= 0 && fstat(fd, &st) == 0 && st.st_size > 0)
-        text = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
-    if (text == MAP_FAILED) {
-        int code = crystal_error_set(err, fd < 0 ? errno : EINVAL, "%s: %s", path,
-                                     fd < 0 ? strerror(errno) : "cannot be read");
-
-        if (fd >= 0)
-            (void)close(fd); /* only read */
-        return code;
-    }
+    if (fd < 0)
+        return fd;
+    if (bytes)
+        text = mmap(NULL, (size_t)bytes, PROT_READ, MAP_PRIVATE, fd, 0);
     (void)close(fd); /* the mapping stays */
+    if (text == MAP_FAILED)
+        return crystal_error_set(err, EINVAL, "%s: %s", path,
+                                 bytes ? "cannot be mapped" : "empty");
     r->text = text;
-    r->bytes = (size_t)st.st_size;
+    r->bytes = (size_t)bytes;
     return 0;
 }
 

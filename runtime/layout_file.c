@@ -4,6 +4,7 @@
 #include "config.h"
 
 #include "runtime/layout.h"
+#include "runtime/outfile.h"
 
 #include "runtime/yaml_map.h"
 
@@ -80,32 +81,14 @@ static int print(FILE *out, const struct crystal_layout *l)
 int crystal_layout_write(const char *path, const struct crystal_layout *layout,
                          struct crystal_error *err)
 {
-    char temporary[PATH_MAX];
-    FILE *out;
-    int fd, code;
+    struct crystal_outfile f;
+    int code = crystal_outfile_open(&f, path, CRYSTAL_OUTFILE_PRIVATE, err);
 
-    if (snprintf(temporary, sizeof temporary, "%s.tmp", path) >= (int)sizeof temporary)
-        return crystal_error_set(err, ENAMETOOLONG, "%s: path too long", path);
-    fd = open(temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
-    out = fd < 0 ? NULL : fdopen(fd, "w");
-    if (!out) {
-        code = errno;
-        if (fd >= 0)
-            (void)close(fd);
-        return crystal_error_set(err, code, "%s: %s", temporary, strerror(code));
-    }
-    code = print(out, layout);
-    if (!code && (fflush(out) || fsync(fd) < 0))
-        code = -errno;
-    if (fclose(out) && !code)
-        code = -errno;
-    if (!code && rename(temporary, path) < 0)
-        code = -errno;
-    if (code) {
-        (void)unlink(temporary); /* best effort, the error is already known */
-        return crystal_error_set(err, -code, "%s: %s", path, strerror(-code));
-    }
-    return 0;
+    if (code)
+        return code;
+    if (print(f.stream, layout))
+        code = crystal_error_set(err, ENOMEM, "%s: out of memory", path);
+    return crystal_outfile_close(&f, code, err);
 }
 
 struct reading {

@@ -6,6 +6,8 @@
 
 #include "runtime/payload.h"
 
+#include "runtime/infile.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <stdatomic.h>
@@ -113,29 +115,29 @@ int crystal_payload_close(struct crystal_payload_writer *w, struct crystal_error
 int crystal_payload_seal(const char *path, struct crystal_error *err)
 {
     struct crystal_filehead head;
-    struct stat st;
+    uint64_t bytes;
     char *map;
-    int code, fd = open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
+    int code, fd = crystal_infile_update(path, &bytes, err);
 
     if (fd < 0)
-        return crystal_error_set(err, errno, "%s: %s", path, strerror(errno));
+        return fd;
     memset(&head, 0, sizeof head);
-    if (fstat(fd, &st) < 0 || pread(fd, &head, sizeof head, 0) < 0) {
+    if (pread(fd, &head, sizeof head, 0) < 0) {
         code = crystal_error_set(err, errno, "%s: %s", path, strerror(errno));
         goto out;
     }
     code = crystal_filehead_check(&head, CRYSTAL_PAYLOAD_MAGIC, CRYSTAL_PAYLOAD_VERSION,
-                                  (uint64_t)st.st_size, path, err);
+                                  bytes, path, err);
     if (code || head.file_bytes)
         goto out;
-    map = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
+    map = mmap(NULL, (size_t)bytes, PROT_READ, MAP_PRIVATE, fd, 0);
     if (map == MAP_FAILED) {
         code = crystal_error_set(err, errno, "%s: %s", path, strerror(errno));
         goto out;
     }
-    head.file_bytes = (uint64_t)st.st_size;
-    head.body_hash = crystal_hash(map + sizeof head, (size_t)st.st_size - sizeof head);
-    (void)munmap(map, (size_t)st.st_size); /* cannot fail for our own mapping */
+    head.file_bytes = bytes;
+    head.body_hash = crystal_hash(map + sizeof head, (size_t)bytes - sizeof head);
+    (void)munmap(map, (size_t)bytes); /* cannot fail for our own mapping */
     if (pwrite(fd, &head, sizeof head, 0) != (ssize_t)sizeof head || fsync(fd) < 0)
         code = crystal_error_set(err, errno, "%s: %s", path, strerror(errno));
 out:

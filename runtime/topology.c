@@ -3,10 +3,13 @@
 
 #include "runtime/topology.h"
 
+#include "runtime/infile.h"
+
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <hwloc.h>
 
@@ -33,6 +36,15 @@ static int load(struct machine *m, const char *xml_path, struct crystal_error *e
 {
     static const char *const left_out[] = {"opencl", "gl"};
 
+    if (xml_path) { /* hwloc opens it itself, whatever it is */
+        int fd = crystal_infile_open(xml_path, NULL, err);
+
+        if (fd < 0) {
+            crystal_error_prefix(err, "topology");
+            return fd;
+        }
+        (void)close(fd); /* nothing was read */
+    }
     if (hwloc_topology_init(&m->topology) < 0)
         return crystal_error_set(err, ENOMEM, "topology: hwloc cannot start");
     if (xml_path && hwloc_topology_set_xml(m->topology, xml_path) < 0) {

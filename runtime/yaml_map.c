@@ -3,11 +3,13 @@
 
 #include "runtime/yaml_map.h"
 
+#include "runtime/infile.h"
+
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
+#include <unistd.h>
 
 #include <yaml.h>
 
@@ -220,29 +222,25 @@ int crystal_yaml_parse(const char *name, const char *text, size_t text_bytes,
 int crystal_yaml_read(const char *path, struct crystal_yaml_map *ret,
                       struct crystal_error *err)
 {
-    struct stat st;
-    char *text = NULL;
-    size_t got;
-    int code;
-    FILE *file = fopen(path, "re");
+    uint64_t bytes;
+    char *text;
+    ssize_t got;
+    int code, fd = crystal_infile_open(path, &bytes, err);
 
-    if (!file)
-        return crystal_error_set(err, errno, "%s: %s", path, strerror(errno));
-    if (fstat(fileno(file), &st) < 0 || !S_ISREG(st.st_mode) ||
-        st.st_size > FILE_BYTES_MAX) {
-        code = crystal_error_set(err, EINVAL, "%s: not a file of at most 16 MiB", path);
-        goto out;
-    }
-    text = malloc((size_t)st.st_size + 1);
-    if (!text) {
+    if (fd < 0)
+        return fd;
+    text = bytes > FILE_BYTES_MAX ? NULL : malloc((size_t)bytes + 1);
+    got = text ? pread(fd, text, (size_t)bytes, 0) : 0; /* 16 MiB: in one piece */
+    if (bytes > FILE_BYTES_MAX)
+        code = crystal_error_set(err, EFBIG, "%s: larger than 16 MiB", path);
+    else if (!text)
         code = crystal_error_set(err, ENOMEM, "%s: out of memory", path);
-        goto out;
-    }
-    got = fread(text, 1, (size_t)st.st_size, file);
-    code = crystal_yaml_parse(path, text, got, ret, err);
-out:
+    else if (got < 0)
+        code = crystal_error_set(err, errno, "%s: %s", path, strerror(errno));
+    else
+        code = crystal_yaml_parse(path, text, (size_t)got, ret, err);
     free(text);
-    (void)fclose(file); /* read-only */
+    (void)close(fd); /* read-only */
     return code;
 }
 

@@ -72,7 +72,7 @@ echo "crystal: layout: --crystal-sandbox: rank list '64' names ranks beyond 63
 exit code 2" >"$work/want"
 layout --logical-ranks=64 --sandbox=64 --request
 is "for the plugin they have srun's" "$work/got" "$work/want"
-echo "crystal: layout: topology /nowhere.xml: no hwloc XML file
+echo "crystal: layout: topology: /nowhere.xml: No such file or directory
 exit code 2" >"$work/want"
 layout --logical-ranks=64 --topology=/nowhere.xml
 is "no such machine" "$work/got" "$work/want"
