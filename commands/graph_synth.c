@@ -7,6 +7,7 @@
 #include "runtime/log.h"
 #include "runtime/synth.h"
 
+#include <errno.h>
 #include <getopt.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -45,7 +46,11 @@ static int synth(const char *yaml, const char *path)
         crystal_log(CRYSTAL_LOG_ERROR, "graph", "%s", crystal_error_text(&err));
         return CRYSTAL_EXIT_USAGE;
     }
-    if (crystal_synth_write(&s, path, &err) || !(g = crystal_graph_open(path, &err))) {
+    if (crystal_synth_write(&s, path, &err)) {
+        crystal_log(CRYSTAL_LOG_ERROR, "graph", "%s", crystal_error_text(&err));
+        return err.code == ERANGE ? CRYSTAL_EXIT_USAGE : CRYSTAL_EXIT_STAGE;
+    }
+    if (!(g = crystal_graph_open(path, &err))) {
         crystal_log(CRYSTAL_LOG_ERROR, "graph", "%s", crystal_error_text(&err));
         return CRYSTAL_EXIT_STAGE;
     }

@@ -153,6 +153,30 @@ static int fits_pipeline(const struct crystal_synth *s, const char *name,
     return 0;
 }
 
+/* Those that may be 0, and those that others limit. */
+static int at_most(const struct crystal_synth *s, const char *name,
+                   struct crystal_error *err)
+{
+    const struct {
+        const char *what;
+        uint64_t value, most;
+    } limits[] = {
+        {"model.head-size (hidden / heads, unless given) =", s->head_size, 1 << 16},
+        {"model.kv-heads", s->kv_heads, s->heads},
+        {"model.vocab", s->vocab, 1 << 26},
+        {"hardware.kernel, in ns,", s->kernel_ns, 1000000000},
+        {"hardware.launch, in ns,", s->launch_ns, 1000000000},
+        {"network.latency, in ns,", s->network.latency_ns, 1000000000000},
+        {"network.node-latency, in ns,", s->network.node_latency_ns, 1000000000000},
+    };
+
+    for (size_t i = 0; i < sizeof limits / sizeof limits[0]; i++)
+        if (limits[i].value > limits[i].most)
+            return bad(err, name, limits[i].what, limits[i].value, "must be at most",
+                       limits[i].most);
+    return 0;
+}
+
 static int fits(struct crystal_synth *s, const char *name, struct crystal_error *err)
 {
     const struct {
@@ -175,12 +199,17 @@ static int fits(struct crystal_synth *s, const char *name, struct crystal_error 
         {"hardware.tflops", s->tflops, 1000000},
         {"network.ranks-per-node", s->network.ranks_per_node, 1 << 16},
     };
-    uint64_t ranks;
+    uint64_t ranks, passes;
+    int code;
 
     for (size_t i = 0; i < sizeof positive / sizeof positive[0]; i++)
         if (!positive[i].value || positive[i].value > positive[i].most)
             return bad(err, name, positive[i].what, positive[i].value,
                        "must be from 1 to", positive[i].most);
+    passes = (uint64_t)s->layers * s->microbatches;
+    if (passes > CRYSTAL_SYNTH_PASSES_MAX)
+        return bad(err, name, "model.layers * batch.microbatches =", passes,
+                   "passes of a layer, at most", CRYSTAL_SYNTH_PASSES_MAX);
     ranks = (uint64_t)s->tp * s->cp * s->dp * s->pp;
     if (ranks > 1 << 20)
         return bad(err, name, "tp * cp * dp * pp =", ranks, "ranks, at most", 1 << 20);
@@ -203,10 +232,8 @@ static int fits(struct crystal_synth *s, const char *name, struct crystal_error 
     if (s->heads % s->tp)
         return bad(err, name, "parallel.tp", s->tp, "must divide model.heads,",
                    s->heads);
-    if (s->head_size > 1 << 16 || s->kv_heads > s->heads || s->vocab > 1 << 26 ||
-        s->kernel_ns > 1000000000 || s->launch_ns > 1000000000)
-        return crystal_error_set(err, EINVAL, "%s: a value is out of any range", name);
-    return fits_pipeline(s, name, err);
+    code = at_most(s, name, err);
+    return code ? code : fits_pipeline(s, name, err);
 }
 
 /* --- reading --- */

@@ -20,6 +20,13 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/* Layers times microbatches: some 70 records of 32 bytes each. */
+#define CRYSTAL_SYNTH_PASSES_MAX (1U << 18)
+/* Elements or bytes of one operation: what a double counts exactly. */
+#define CRYSTAL_SYNTH_SIZE_MAX (UINT64_C(1) << 53)
+/* Duration of one kernel. */
+#define CRYSTAL_SYNTH_KERNEL_NS_MAX UINT64_C(1000000000000)
+
 struct crystal_synth {
     uint32_t tp, cp, dp, pp, ep;
     uint32_t interleave; /* chunks of layers on each stage */
@@ -48,7 +55,7 @@ int crystal_synth_read(const char *path, struct crystal_synth *ret,
 int crystal_synth_parse(const char *name, const char *text, size_t text_bytes,
                         struct crystal_synth *ret, struct crystal_error *err);
 
-/* Writes the graph. */
+/* Writes the graph; -ERANGE where a size or a duration is beyond the limits above. */
 int crystal_synth_write(const struct crystal_synth *s, const char *path,
                         struct crystal_error *err);
 
