@@ -12,45 +12,57 @@
 
 /* --- totals --- */
 
+/* Of a list's ranks; a number that many long times do not overflow. */
+struct sums {
+    double total, compute, exposed, bubble, idle, comm;
+    uint32_t count;
+};
+
+static void sums_add(struct sums *sums, const struct crystal_rank_stat *s)
+{
+    sums->total += (double)s->total_ns;
+    sums->compute += (double)s->compute_ns;
+    sums->exposed += (double)s->exposed_ns;
+    sums->bubble += (double)s->bubble_ns;
+    sums->idle += (double)s->idle_ns;
+    sums->comm += (double)s->comm_ns;
+    sums->count++;
+}
+
+static struct crystal_rank_stat sums_mean(const struct sums *sums)
+{
+    double count = sums->count ? sums->count : 1;
+
+    return (struct crystal_rank_stat){.total_ns = (uint64_t)(sums->total / count),
+                                      .compute_ns = (uint64_t)(sums->compute / count),
+                                      .exposed_ns = (uint64_t)(sums->exposed / count),
+                                      .bubble_ns = (uint64_t)(sums->bubble / count),
+                                      .idle_ns = (uint64_t)(sums->idle / count),
+                                      .comm_ns = (uint64_t)(sums->comm / count)};
+}
+
 int crystal_predict_totals_init(struct crystal_predict_totals *t,
                                 const struct crystal_prediction *pr,
                                 struct crystal_error *err)
 {
     const struct crystal_graph *g = pr->predict->graph;
     uint32_t n = crystal_graph_lrank_count(g), reps = crystal_graph_rep_count(g);
-    uint32_t *counts = calloc(reps, sizeof *counts);
+    struct sums *sums = calloc(reps, sizeof *sums);
     struct crystal_walk walk = {0};
     int code = 0;
 
     t->ranks = calloc(n, sizeof *t->ranks);
     t->lists = calloc(reps, sizeof *t->lists);
-    if (!counts || !t->ranks || !t->lists)
+    if (!sums || !t->ranks || !t->lists)
         code = -ENOMEM;
     for (uint32_t r = 0; !code && r < n; r++) {
-        const struct crystal_rank_stat *s = &t->ranks[r];
-        struct crystal_rank_stat *list = &t->lists[crystal_graph_rep_of(g, r)];
-
         code = crystal_prediction_stat(pr, r, &walk, &t->ranks[r]);
-        counts[crystal_graph_rep_of(g, r)]++;
-        list->total_ns += s->total_ns;
-        list->compute_ns += s->compute_ns;
-        list->exposed_ns += s->exposed_ns;
-        list->bubble_ns += s->bubble_ns;
-        list->idle_ns += s->idle_ns;
-        list->comm_ns += s->comm_ns;
+        sums_add(&sums[crystal_graph_rep_of(g, r)], &t->ranks[r]);
     }
-    for (uint32_t i = 0; !code && i < reps; i++) {
-        uint32_t count = counts[i] ? counts[i] : 1;
-
-        t->lists[i].total_ns /= count;
-        t->lists[i].compute_ns /= count;
-        t->lists[i].exposed_ns /= count;
-        t->lists[i].bubble_ns /= count;
-        t->lists[i].idle_ns /= count;
-        t->lists[i].comm_ns /= count;
-    }
+    for (uint32_t i = 0; !code && i < reps; i++)
+        t->lists[i] = sums_mean(&sums[i]);
     crystal_walk_fini(&walk);
-    free(counts);
+    free(sums);
     return code ? crystal_error_set(err, ENOMEM, "predict: out of memory") : 0;
 }
 
@@ -70,15 +82,16 @@ static int by_value(const void *a, const void *b)
 static void print_row(FILE *out, const char *name, uint64_t *values, uint32_t n,
                       uint64_t whole_ns)
 {
-    uint64_t sum = 0, p99 = (uint64_t)n * 99 / 100, half = n / 2;
+    uint64_t p99 = (uint64_t)n * 99 / 100, half = n / 2;
+    double sum = 0;
 
     for (uint32_t i = 0; i < n; i++)
-        sum += values[i];
+        sum += (double)values[i];
     qsort(values, n, sizeof *values, by_value);
     fprintf(out, "  %-20s %10.3f %5.1f%% %10.3f %10.3f %10.3f %10.3f\n", name,
-            (double)sum / n / 1e6, 100.0 * (double)sum / n / (double)whole_ns,
-            (double)values[0] / 1e6, (double)values[half] / 1e6,
-            (double)values[p99] / 1e6, (double)values[n - 1] / 1e6);
+            sum / n / 1e6, 100.0 * sum / n / (double)whole_ns, (double)values[0] / 1e6,
+            (double)values[half] / 1e6, (double)values[p99] / 1e6,
+            (double)values[n - 1] / 1e6);
 }
 
 /* Ranks whose computation takes longest: those that others wait for. */

@@ -5,14 +5,18 @@
 
 #include <stdbool.h>
 
+int crystal_network_is_on(const struct crystal_network_link *link, uint32_t node_a,
+                          uint32_t node_b)
+{
+    return (link->node_a == node_a && link->node_b == node_b) ||
+           (link->node_a == node_b && link->node_b == node_a);
+}
+
 static uint32_t left_ppm(const struct crystal_network *net, uint32_t a, uint32_t b)
 {
-    for (uint32_t i = 0; i < net->link_count; i++) {
-        const struct crystal_network_link *l = &net->links[i];
-
-        if ((l->node_a == a && l->node_b == b) || (l->node_a == b && l->node_b == a))
-            return l->left_ppm;
-    }
+    for (uint32_t i = 0; i < net->link_count; i++)
+        if (crystal_network_is_on(&net->links[i], a, b))
+            return net->links[i].left_ppm;
     return 1000000;
 }
 

@@ -24,6 +24,10 @@ struct crystal_network {
     uint32_t link_count;
 };
 
+/* Is the way between these two nodes this link? */
+int crystal_network_is_on(const struct crystal_network_link *link, uint32_t node_a,
+                          uint32_t node_b);
+
 /* The wire of a communicator with these members (lranks by crank), or of the messages
  * between two ranks. */
 struct crystal_transfer_wire crystal_network_wire(const struct crystal_network *net,

@@ -101,31 +101,65 @@ static void network_change(struct crystal_network *n, const struct crystal_what_
         n->node_wire.bytes_per_s = w->node_bytes_per_s;
     if (w->node_latency_ns != UINT64_MAX)
         n->node_wire.latency_ns = w->node_latency_ns;
+    if (w->link_count && !n->ranks_per_node) { /* one wire for all so far */
+        n->ranks_per_node = w->ranks_per_node;
+        n->node_wire = n->wire;
+    }
     n->links = w->links;
     n->link_count = w->link_count;
 }
 
-static int what_check(const struct crystal_predict *p, const struct crystal_what_if *w,
-                      struct crystal_error *err)
+static uint32_t node_size(const struct crystal_predict *p,
+                          const struct crystal_what_if *w)
 {
-    uint32_t n = crystal_graph_lrank_count(p->graph);
-    uint32_t nodes =
-        p->network.ranks_per_node ? (n - 1) / p->network.ranks_per_node + 1 : 0;
+    return p->network.ranks_per_node ? p->network.ranks_per_node : w->ranks_per_node;
+}
 
-    for (uint32_t i = 0; i < w->slow_count; i++)
-        if (w->slow[i].lrank >= n)
-            return crystal_error_set(err, EINVAL, "slow rank %u: the job has %u ranks",
-                                     w->slow[i].lrank, n);
-    for (uint32_t i = 0; i < w->dead_count; i++)
-        if (w->dead[i] >= n)
-            return crystal_error_set(err, EINVAL, "dead rank %u: the job has %u ranks",
-                                     w->dead[i], n);
+static int links_check(const struct crystal_what_if *w, const struct crystal_predict *p,
+                       struct crystal_error *err)
+{
+    uint32_t size = node_size(p, w), n = crystal_graph_lrank_count(p->graph);
+    uint32_t nodes = size ? (n - 1) / size + 1 : 0;
+
+    if (w->link_count && !nodes)
+        return crystal_error_set(err, EINVAL,
+                                 "--slow-link: the graph does not tell which ranks "
+                                 "share a node; name the job with --job, whose "
+                                 "layout.yaml does");
     for (uint32_t i = 0; i < w->link_count; i++)
         if (w->links[i].node_a >= nodes || w->links[i].node_b >= nodes)
             return crystal_error_set(err, EINVAL,
-                                     "slow link %u:%u: the job has %u nodes",
+                                     "--slow-link=%u:%u: the job has %u nodes, from 0",
                                      w->links[i].node_a, w->links[i].node_b, nodes);
     return 0;
+}
+
+static int latency_check(const char *name, uint64_t ns, struct crystal_error *err)
+{
+    return ns == UINT64_MAX || ns <= CRYSTAL_TIMELINE_LONGEST_NS
+               ? 0
+               : crystal_error_set(err, EINVAL, "--%s: at most 1e9 s, 31 years", name);
+}
+
+int crystal_what_if_check(const struct crystal_what_if *w,
+                          const struct crystal_predict *p, struct crystal_error *err)
+{
+    uint32_t n = crystal_graph_lrank_count(p->graph);
+
+    for (uint32_t i = 0; i < w->slow_count; i++)
+        if (w->slow[i].lrank >= n)
+            return crystal_error_set(err, EINVAL,
+                                     "--slow-rank=%u: the job has %u ranks, from 0",
+                                     w->slow[i].lrank, n);
+    for (uint32_t i = 0; i < w->dead_count; i++)
+        if (w->dead[i] >= n)
+            return crystal_error_set(err, EINVAL,
+                                     "--dead-rank=%u: the job has %u ranks, from 0",
+                                     w->dead[i], n);
+    if (latency_check("latency", w->latency_ns, err) ||
+        latency_check("node-latency", w->node_latency_ns, err))
+        return -EINVAL;
+    return links_check(w, p, err);
 }
 
 static int run(struct crystal_prediction *pr, const struct crystal_what_if *w,
@@ -176,7 +210,7 @@ struct crystal_prediction *crystal_predict_run(const struct crystal_predict *p,
     uint32_t n = crystal_graph_lrank_count(p->graph);
     struct crystal_prediction *pr;
 
-    if (what_check(p, what, err))
+    if (crystal_what_if_check(what, p, err))
         return NULL;
     pr = calloc(1, sizeof *pr);
     if (!pr || !(pr->end_ns = calloc(n, sizeof *pr->end_ns)))

@@ -23,8 +23,15 @@ struct crystal_what_if {
     struct crystal_network_link links[CRYSTAL_WHAT_IF_MAX];
     uint32_t dead[CRYSTAL_WHAT_IF_MAX]; /* lranks that never do anything */
     uint32_t slow_count, link_count, dead_count;
+    uint32_t ranks_per_node; /* where the graph does not tell it, 0: unknown; links need
+                                it */
 };
 void crystal_what_if_init(struct crystal_what_if *w);
+
+/* Do its ranks, nodes and times exist in the graph? Else -EINVAL, with a sentence that
+ * names the option. */
+int crystal_what_if_check(const struct crystal_what_if *w,
+                          const struct crystal_predict *p, struct crystal_error *err);
 
 /* Arrival and end of one communication of one rank; end 0: it never ends. */
 struct crystal_span {
@@ -45,8 +52,9 @@ struct crystal_prediction {
     uint32_t **ordinals;        /* by representative and instruction */
 };
 
-/* Runs it. Spans (16 bytes for each communication of each rank) are needed for all
- * below. NULL on failure; a job that stands still is none. predict is borrowed. */
+/* Runs it, where it fits the graph. -ERANGE: times would be too great to be counted.
+ * Spans (16 bytes for each communication of each rank) are needed for all below. NULL
+ * on failure; a job that stands still is none. predict is borrowed. */
 struct crystal_prediction *crystal_predict_run(const struct crystal_predict *p,
                                                const struct crystal_what_if *what,
                                                int with_spans,

@@ -44,9 +44,21 @@ static void go_on(struct crystal_timeline *t)
     }
 }
 
+int tl_error(int code, struct crystal_error *err)
+{
+    if (code == -ERANGE)
+        return crystal_error_set(err, ERANGE,
+                                 "an operation or an iteration takes longer than 31 "
+                                 "years, more than is counted; make latencies or "
+                                 "durations smaller, or bandwidths greater");
+    return crystal_error_set(err, -code, "timeline: %s",
+                             code == -ENOMEM ? "out of memory"
+                                             : "an operation that is over again");
+}
+
 static int outcome(const struct crystal_timeline *t, struct crystal_error *err)
 {
-    return t->code ? crystal_error_set(err, -t->code, "timeline: out of memory") : 0;
+    return t->code ? tl_error(t->code, err) : 0;
 }
 
 /* The rank with the earliest time among those beyond the horizon. */

@@ -32,6 +32,11 @@
 
 #include <stdint.h>
 
+/* One operation, the computation of one iteration, or a latency takes at most this
+ * (31 years), and no time is later than four times as much: what exceeds it is -ERANGE,
+ * so that no time wraps around. */
+#define CRYSTAL_TIMELINE_LONGEST_NS UINT64_C(1000000000000000000)
+
 struct crystal_timeline;
 
 struct crystal_timeline_config {

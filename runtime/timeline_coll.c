@@ -74,6 +74,8 @@ static const struct crystal_transfer_plan *plan_of(struct crystal_timeline *t,
                                              (uint32_t)crystal_dtype_bytes(c->dtype)};
 
         crystal_transfer_plan_init(plan, &t->wires[wire], &op);
+        if (crystal_transfer_plan_most_ns(plan) > CRYSTAL_TIMELINE_LONGEST_NS)
+            t->code = -ERANGE;
     }
     return plan;
 }

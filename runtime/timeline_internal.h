@@ -66,6 +66,7 @@ struct tl_list {
     const struct crystal_program *program;
     const uint64_t *gap_ns;
     uint64_t tail_ns;
+    double most_ns; /* computation of an iteration */
 };
 
 /* One way to call a collective; its cost for each wire is worked out on first use. */
@@ -243,7 +244,7 @@ struct crystal_timeline {
     uint64_t *ends, *scratch; /* nranks and 2 nranks of the greatest communicator */
     uint64_t event_count;
     uint32_t inside_count, done_count;
-    int code; /* first failure (out of memory): sticks */
+    int code; /* first failure (out of memory, times too great): sticks */
 };
 
 /* --- computation --- */
@@ -276,6 +277,9 @@ static inline uint64_t tl_computation(const struct crystal_timeline *t,
         ns = tl_scaled(ns, r->scale_ppm);
     return t->jitter ? tl_jittered(t, r, ns, iteration, instr, what) : ns;
 }
+
+/* timeline.c: the sentence of t->code; returns code. */
+int tl_error(int code, struct crystal_error *err);
 
 /* timeline_code.c */
 int tl_list_init(struct crystal_timeline *t, uint32_t rep, struct crystal_error *err);

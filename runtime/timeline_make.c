@@ -11,7 +11,7 @@
 
 static int no_memory(struct crystal_error *err)
 {
-    return crystal_error_set(err, ENOMEM, "timeline: out of memory");
+    return tl_error(-ENOMEM, err);
 }
 
 static bool is_same(const struct crystal_transfer_wire *a,
@@ -22,7 +22,7 @@ static bool is_same(const struct crystal_transfer_wire *a,
            a->op_overhead_ns == b->op_overhead_ns;
 }
 
-/* Sets t->code where memory ends. */
+/* Sets t->code where memory ends or the wire is too slow. */
 uint32_t tl_wire(struct crystal_timeline *t, const uint32_t *members, uint32_t nranks)
 {
     struct crystal_transfer_wire wire =
@@ -31,6 +31,10 @@ uint32_t tl_wire(struct crystal_timeline *t, const uint32_t *members, uint32_t n
 
     if (!wire.channel_count)
         wire.channel_count = 1;
+    if (wire.latency_ns > CRYSTAL_TIMELINE_LONGEST_NS ||
+        wire.overhead_ns > CRYSTAL_TIMELINE_LONGEST_NS ||
+        wire.op_overhead_ns > CRYSTAL_TIMELINE_LONGEST_NS)
+        t->code = -ERANGE;
     for (uint32_t i = 0; i < t->wire_count; i++)
         if (is_same(&t->wires[i], &wire))
             return i;
@@ -220,7 +224,7 @@ static int pairs_init(struct crystal_timeline *t, struct tl_rank *r)
             tl_pair_get(t, comm, pp->is_send ? own : peer, pp->is_send ? peer : own);
 
         if (!pair || t->code)
-            return -ENOMEM;
+            return t->code ? t->code : -ENOMEM;
         if ((!pair->send_inside && !pair->recv_inside) || pp->before < pair->first)
             pair->first = pp->before;
         r->pair[i] = pair;
@@ -243,6 +247,37 @@ static uint32_t scale_of(const struct crystal_timeline_config *config, uint32_t 
     if (config->slow_ppm_of_one && lrank == config->slow_lrank)
         ppm += config->slow_ppm_of_one;
     return ppm < UINT32_MAX ? (uint32_t)ppm : UINT32_MAX;
+}
+
+static double computation_ns(const struct tl_list *list)
+{
+    double sum = (double)list->tail_ns;
+
+    for (uint32_t i = 0; i < list->program->instr_count; i++) {
+        sum += (double)list->gap_ns[i];
+        if (list->program->instrs[i].kind == CRYSTAL_OP_KERNEL)
+            sum += (double)list->program->instrs[i].count;
+    }
+    return sum;
+}
+
+/* No clock may wrap around. */
+static int computation_check(const struct crystal_timeline *t)
+{
+    const double most =
+        CRYSTAL_TIMELINE_LONGEST_NS / (1 + (double)t->config.jitter_ppm / 1e6);
+    uint32_t list = TL_NONE;
+    double ns = 0;
+
+    for (uint32_t i = 0; !t->config.is_untimed && i < t->lrank_count; i++) {
+        if (crystal_graph_rep_of(t->config.graph, i) != list) {
+            list = crystal_graph_rep_of(t->config.graph, i);
+            ns = t->lists[list].most_ns;
+        }
+        if (ns * t->ranks[i].scale_ppm / 1e6 > most)
+            return -ERANGE;
+    }
+    return 0;
 }
 
 /* Which ranks there are, and room for them. */
@@ -297,8 +332,13 @@ int tl_make(struct crystal_timeline *t, struct crystal_error *err)
         code = tl_list_init(t, i, err);
     if (code)
         return code;
+    for (uint32_t i = 0; i < t->list_count; i++)
+        t->lists[i].most_ns = computation_ns(&t->lists[i]);
     if (ranks_make(t) || comms_init(t))
-        return no_memory(err);
+        return tl_error(t->code ? t->code : -ENOMEM, err);
+    code = computation_check(t);
+    if (code)
+        return tl_error(code, err);
     said = calloc(t->comm_count + 1, sizeof *said);
     if (!said)
         return no_memory(err);
@@ -312,8 +352,9 @@ int tl_make(struct crystal_timeline *t, struct crystal_error *err)
             continue;
         rank_init(t, &t->ranks[i], at);
         at += rank_bytes(t->ranks[i].list);
-        if (pairs_init(t, &t->ranks[i]))
-            code = no_memory(err);
+        code = pairs_init(t, &t->ranks[i]);
+        if (code)
+            code = tl_error(code, err);
     }
     return code;
 }

@@ -129,6 +129,8 @@ static void leave(struct crystal_timeline *t, struct tl_pair *pair, uint64_t seq
     bool is_self = pair->from == pair->to;
     uint64_t start = m.send_ns > m.recv_ns ? m.send_ns : m.recv_ns;
 
+    if (crystal_transfer_recv_ns(wire, m.bytes) > CRYSTAL_TIMELINE_LONGEST_NS)
+        t->code = -ERANGE;
     memset(place, 0, sizeof *place);
     place->is_over = true;
     while (pair->ring[pair->first & (pair->capacity - 1)].is_over)

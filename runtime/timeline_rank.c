@@ -106,6 +106,8 @@ void tl_lane_end(struct crystal_timeline *t, struct tl_rank *r, struct tl_lane *
 {
     struct tl_local *local = &r->locals[lane->local];
 
+    if (end_ns > 4 * CRYSTAL_TIMELINE_LONGEST_NS && !t->config.is_untimed)
+        t->code = -ERANGE;
     lane->outstanding = 0;
     lane->clock_ns = end_ns;
     local->end_ns = end_ns;

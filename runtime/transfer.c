@@ -330,6 +330,24 @@ void crystal_transfer_plan_ends(const struct crystal_transfer_plan *plan,
         ends[i] += plan->op_overhead_ns;
 }
 
+static double most_of(const struct crystal_transfer_cost *cost)
+{
+    uint64_t step = cost->hop_ns > cost->chunk_ns ? cost->hop_ns : cost->chunk_ns;
+
+    return (double)cost->steps * (double)step + (double)cost->last_ns +
+           (double)cost->held_ns;
+}
+
+double crystal_transfer_plan_most_ns(const struct crystal_transfer_plan *plan)
+{
+    double most = (double)plan->nranks * (double)plan->bytes_ns + (double)plan->way_ns;
+
+    if (plan->loops)
+        most += (double)(plan->loops - 1) * most_of(&plan->each) +
+                most_of(&plan->last) + (double)plan->nranks * (double)plan->last.hop_ns;
+    return most + (double)plan->op_overhead_ns;
+}
+
 void crystal_transfer_coll(const struct crystal_transfer_wire *wire,
                            const struct crystal_transfer_op *op, const uint64_t *arrive,
                            uint64_t *ends, uint64_t *scratch)

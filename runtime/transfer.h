@@ -54,6 +54,10 @@ void crystal_transfer_plan_ends(const struct crystal_transfer_plan *plan,
                                 const uint64_t *arrive, uint64_t *ends,
                                 uint64_t *scratch);
 
+/* How long the operation can take behind its last arrival, as a number that cannot
+ * overflow. */
+double crystal_transfer_plan_most_ns(const struct crystal_transfer_plan *plan);
+
 /* Time of bytes on a NIC, rounded up. */
 uint64_t crystal_transfer_occupy_ns(const struct crystal_transfer_wire *wire,
                                     uint64_t bytes);
