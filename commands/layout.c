@@ -100,12 +100,12 @@ static void help(void)
         "  --write              make the job directory and its layout.yaml\n");
 }
 
-static int parse(int argc, char **argv, struct request *r)
+static int parse(int argc, char **argv, struct request *r, struct crystal_error *err)
 {
-    int c;
+    int c, index = 0;
 
     optind = 1;
-    while ((c = getopt_long(argc, argv, "+", long_options, NULL)) != -1) {
+    while ((c = getopt_long(argc, argv, "+", long_options, &index)) != -1) {
         const char **text = NULL;
 
         switch (c) {
@@ -175,6 +175,11 @@ static int parse(int argc, char **argv, struct request *r)
         default:
             return -EINVAL;
         }
+        if (text && !*optarg)
+            return crystal_error_set(err, EINVAL,
+                                     "--crystal-%s: is empty; give a value or leave it "
+                                     "out",
+                                     long_options[index].name);
         if (text)
             *text = optarg;
     }
@@ -311,8 +316,11 @@ CRYSTAL_COMMAND(layout)
     const char *const notices[2] = {rounded, skipped};
     int code;
 
-    if (parse(argc, argv, &r))
+    if (parse(argc, argv, &r, &err)) {
+        if (err.code)
+            say_fault(&r, crystal_error_text(&err));
         return CRYSTAL_EXIT_USAGE;
+    }
     if (r.help) {
         help();
         return 0;

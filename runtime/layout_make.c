@@ -4,6 +4,7 @@
 #include "runtime/layout_make.h"
 
 #include "runtime/filehead.h"
+#include "runtime/infile.h"
 
 #include <ctype.h>
 #include <errno.h>
@@ -43,17 +44,14 @@ static int ranks_per_node(const struct crystal_layout_options *o,
 {
     uint32_t n = l->lrank_count, g = RANKS_PER_NODE_DEFAULT;
 
+    if (o->gpus_per_node &&
+        positive("gpus-per-node", o->gpus_per_node, UINT32_MAX, &g, err))
+        return -EINVAL;
     if (o->ranks_per_node) {
         if (positive("ranks-per-node", o->ranks_per_node, n, &g, err))
             return -EINVAL;
-    } else {
-        uint32_t gpus;
-
-        if (o->gpus_per_node &&
-            positive("ranks-per-node", o->gpus_per_node, UINT32_MAX, &gpus, NULL) == 0)
-            g = gpus;
-        if (g > n)
-            g = n;
+    } else if (g > n) {
+        g = n;
     }
     if (n % g)
         return crystal_error_set(
@@ -217,7 +215,7 @@ static void hash_file(XXH3_state_t *state, const char *path)
     if (stat(path, &st) < 0 || !S_ISREG(st.st_mode) ||
         st.st_size > PROGRAM_FILE_BYTES_MAX)
         return;
-    file = fopen(path, "re");
+    file = crystal_infile_stream(path, NULL);
     while (file && (got = fread(bytes, 1, sizeof bytes, file)) > 0)
         (void)XXH3_64bits_update(state, bytes, got); /* fails on NULL only */
     if (file)

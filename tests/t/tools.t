@@ -1,0 +1,171 @@
+#!/bin/bash
+# What scrystal's tools refuse, each with one sentence and the right exit code, and what
+# they leave alone: 2 bad usage, 70 a file that cannot be read or written.
+set -u
+: "${CRYSTAL_BUILDDIR:=.}"
+work=$(mktemp -d /tmp/crystal-tools.XXXXXX) || exit 1
+trap 'rm -rf "$work"' EXIT
+cd "$work" || exit 1
+count=0
+ok() { # NAME CONDITION-CODE [TEXT]
+    count=$((count + 1))
+    if [ "$2" -eq 0 ]; then
+        echo "ok $count - $1"
+    else
+        echo "not ok $count - $1"
+        printf '%s\n' "${3:-}" | sed 's/^/# /'
+    fi
+}
+# refuses NAME CODE SENTENCE ARGUMENT...: ends within 20 s with CODE, and all that
+# standard error says is SENTENCE
+refuses() {
+    local name=$1 code=$2 sentence=$3 got rc
+    shift 3
+    timeout 20 "$CRYSTAL_BUILDDIR/scrystal" "$@" >out 2>err
+    rc=$?
+    got=$(cat err)
+    [ "$rc" -eq "$code" ] && [ "$got" = "$sentence" ]
+    ok "$name" $? "exit code $rc, want $code
+$got
+$sentence"
+}
+# says NAME TEXT ARGUMENT...: exit code 0, and standard output has TEXT
+says() {
+    local name=$1 text=$2 rc
+    shift 2
+    timeout 20 "$CRYSTAL_BUILDDIR/scrystal" "$@" >out 2>err
+    rc=$?
+    [ $rc -eq 0 ] && grep -qF -- "$text" out
+    ok "$name" $? "exit code $rc
+$(cat out err)
+want: $text"
+}
+
+describe() { # LAYERS SEQUENCE MICROBATCHES
+    printf 'parallel: {tp: 2, pp: 2, dp: 4}\nmodel: {layers: %s, hidden: 256, heads: 4, ffn: 512}\n' "$1"
+    printf 'batch: {sequence: %s, microbatches: %s}\n' "$2" "$3"
+}
+describe 4 256 2 >job.yaml
+says "a small job" "16 ranks through 2 lists" graph synth job.yaml job.graph
+
+# --- outputs ---
+node=$work/null
+mkfifo pipe
+if mknod "$node" c 1 3 2>/dev/null; then
+    refuses "a device is no graph" 70 \
+        "crystal: graph: $node: not a regular file; it is not replaced, name another file" \
+        graph synth job.yaml "$node"
+    says "a device takes a drawing" "$node: the drawing" predict job.graph --draw="$node"
+    [ -c "$node" ]
+    ok "and stays one" $?
+else
+    for name in "a device is no graph" "a device takes a drawing" "and stays one"; do
+        count=$((count + 1))
+        echo "ok $count - $name # SKIP needs the right to make devices"
+    done
+fi
+refuses "a pipe is no graph" 70 \
+    "crystal: graph: pipe: not a regular file; it is not replaced, name another file" \
+    graph synth job.yaml pipe
+refuses "nor a directory" 70 \
+    "crystal: graph: .: not a regular file; it is not replaced, name another file" \
+    graph synth job.yaml .
+refuses "a pipe that nobody reads" 70 "crystal: predict: pipe: nobody reads this pipe" \
+    predict job.graph --draw=pipe
+cat pipe >through &
+says "one that somebody reads" "pipe: the drawing" predict job.graph --draw=pipe
+wait
+tail -n1 through | grep -qx '</svg>'
+ok "gets all of it" $? "$(tail -n1 through)"
+touch real && chmod 640 real && ln -s real link
+says "through a link" "link: the drawing" predict job.graph --draw=link
+[ -L link ] && [ "$(stat -c %a real)" = 640 ] && tail -n1 real | grep -qx '</svg>'
+ok "its file is written, with its permissions" $? "$(ls -l link real)"
+ln -s nowhere dangling
+refuses "a link to nothing" 70 \
+    "crystal: predict: dangling: a link to a file that cannot be found: No such file or directory" \
+    predict job.graph --draw=dangling
+"$CRYSTAL_BUILDDIR/scrystal" predict job.graph --sweep=bandwidth=1GB/s --csv=/dev/stdout >both
+[ "$(head -n1 both)" = "bandwidth,iteration_ns,percent" ] && grep -q '^bandwidth  ' both
+ok "a table in the file of standard output keeps what is printed" $? "$(cat both)"
+[ -z "$(find . -name '*.tmp')" ]
+ok "no temporary file is left" $? "$(ls)"
+
+# --- inputs ---
+fifo="not a regular file; name a file that can be read from its beginning"
+refuses "show a pipe" 70 "crystal: show: pipe: $fifo" show pipe
+refuses "verify a pipe" 70 "crystal: verify: pipe: $fifo" verify pipe
+refuses "predict a pipe" 70 "crystal: predict: pipe: $fifo" predict pipe
+refuses "a profile that is a pipe" 70 "crystal: predict: pipe: $fifo" \
+    predict job.graph --profile=pipe
+refuses "import a pipe" 70 "crystal: graph: pipe: $fifo" graph import new.graph pipe
+refuses "a description that is a pipe" 2 "crystal: graph: pipe: $fifo" \
+    graph synth pipe new.graph
+refuses "a configuration that is a pipe" 2 "crystal: layout: pipe: $fifo" \
+    layout --logical-ranks=8 --config=pipe
+refuses "a topology that is a pipe" 2 "crystal: layout: topology: pipe: $fifo" \
+    layout --logical-ranks=8 --topology=pipe
+
+# --- bounds of a description ---
+bound() { # NAME SENTENCE LAYERS SEQUENCE MICROBATCHES
+    describe "$3" "$4" "$5" >bound.yaml
+    refuses "$1" 2 "crystal: graph: $2" graph synth bound.yaml bound.graph
+}
+bound "too many passes" "bound.yaml: model.layers * batch.microbatches = 262152 passes of a layer, at most 262144" \
+    8 256 32769
+bound "too many passes of allowed sizes" "bound.yaml: model.layers * batch.microbatches = 4294967296 passes of a layer, at most 262144" \
+    65536 256 65536
+bound "a sequence that is too long" "bound.yaml: batch.sequence 67108865 must be from 1 to 67108864" \
+    4 67108865 2
+describe 4 67108864 2 >bound.yaml
+sed -i 's/hidden: 256/hidden: 1048576, head-size: 64/; s/sequence:/microbatch: 65536, sequence:/' bound.yaml
+refuses "sizes that no number holds" 2 \
+    "crystal: graph: bound.graph: it would hold 3.69e+19 bytes of memory, more than the 9.01e+15 that are possible; make the model or its batch smaller, or the hardware faster" \
+    graph synth bound.yaml bound.graph
+[ ! -e bound.graph ]
+ok "and nothing is written" $?
+
+# --- predict ---
+refuses "a rank that is none" 2 "crystal: predict: --slow-rank=16: the job has 16 ranks, from 0" \
+    predict job.graph --slow-rank=16=2
+refuses "a dead rank that is none" 2 "crystal: predict: --dead-rank=99: the job has 16 ranks, from 0" \
+    predict job.graph --dead-rank=99
+refuses "a link that is none" 2 "crystal: predict: --slow-link=0:2: the job has 2 nodes, from 0" \
+    predict job.graph --slow-link=0:2=0.5
+refuses "a rank that is none, in a sweep" 2 \
+    "crystal: predict: --slow-rank=99: the job has 16 ranks, from 0" \
+    predict job.graph --sweep=slow-rank=1=2,99=2
+refuses "a table without a sweep" 2 \
+    "crystal: predict: --csv=new.csv: is the table of a sweep; give --sweep, too" \
+    predict job.graph --csv=new.csv
+refuses "a drawing of a sweep" 2 \
+    "crystal: predict: --draw=new.svg: a sweep draws nothing; leave out one of --draw and --sweep" \
+    predict job.graph --draw=new.svg --sweep=bandwidth=1GB/s
+refuses "a latency beyond all time" 2 "crystal: predict: --latency: at most 1e9 s, 31 years" \
+    predict job.graph --latency=1000000001s
+too_long="crystal: predict: an operation or an iteration takes longer than 31 years, more than is counted; make latencies or durations smaller, or bandwidths greater"
+refuses "an operation beyond all time" 2 "$too_long" predict job.graph --node-latency=1e9s
+says "latencies of years" "iteration of 16 ranks: 2250000000000.352 ms" \
+    predict job.graph --latency=7.5e8s
+grep -qE '^  iteration +[0-9]+\.[0-9]{3} +[0-9]+\.[0-9]% +' out &&
+    awk '/^  iteration / { exit !($2 >= $4 && $2 <= $7) }' out
+ok "the mean is between least and most" $? "$(grep '^  iteration ' out)"
+says "the slowed rank is named" "  what if: rank 3 computes 2 times as long" \
+    predict job.graph --slow-rank=3=2
+says "the slowed link is counted" \
+    "  what if: link 0:1 has 0.5 of its bandwidth; 16 communicators use it" \
+    predict job.graph --slow-link=0:1=0.5
+
+# --- layout ---
+refuses "bad GPUs" 2 \
+    "crystal: layout: --gpus-per-node: 'x' is no whole number from 1 to 4294967295" \
+    layout --logical-ranks=8 --gpus-per-node=x
+refuses "bad GPUs beside ranks" 2 \
+    "crystal: layout: --gpus-per-node: '0' is no whole number from 1 to 4294967295" \
+    layout --logical-ranks=8 --ranks-per-node=2 --gpus-per-node=0
+for option in job-dir job-name config sandbox parallel; do
+    refuses "empty --$option" 2 \
+        "crystal: layout: --$option: is empty; give a value or leave it out" \
+        layout --logical-ranks=8 --$option=
+done
+echo "1..$count"
