@@ -127,7 +127,8 @@ static void slow_ranks(void)
     what.slow[0].lrank = 4;
     what.slow_count = 1;
     CHECK(!crystal_predict_run(&predict, &what, 0, &edit_err));
-    CHECK_STR(crystal_error_text(&edit_err), "slow rank 4: the job has 4 ranks");
+    CHECK_STR(crystal_error_text(&edit_err),
+              "--slow-rank=4: the job has 4 ranks, from 0");
     close_all();
 }
 
@@ -155,7 +156,8 @@ static void slow_links(void)
     what.links[0].node_b = 2;
     what.link_count = 1;
     CHECK(!crystal_predict_run(&predict, &what, 0, &edit_err));
-    CHECK_STR(crystal_error_text(&edit_err), "slow link 1:2: the job has 2 nodes");
+    CHECK_STR(crystal_error_text(&edit_err),
+              "--slow-link=1:2: the job has 2 nodes, from 0");
     close_all();
 }
 
