@@ -46,9 +46,10 @@ struct crystal_net_module {
                        */
     int has_device;   /* NCCL's buffers may be on a GPU */
     struct crystal_wire wire;
-    struct crystal_nic nic; /* the egress of this process */
-    uint32_t lrank;         /* UINT32_MAX if unknown */
-    int is_timed;           /* arrivals come from the board */
+    struct crystal_nic nic;   /* the egress of this process */
+    struct crystal_link link; /* its ingress */
+    uint32_t lrank;           /* UINT32_MAX if unknown */
+    int is_timed;             /* arrivals come from the board */
     struct crystal_run_writer *run;
     _Atomic uint64_t order;  /* API calls so far */
     _Atomic int abort_told;  /* the abort's sentence was logged */

@@ -137,6 +137,7 @@ static int module_init(struct crystal_net_module *m, struct crystal_error *err)
     if (choice_read(CRYSTAL_ENV_VALUES, "off", "on", &m->is_valueless, err) ||
         choice_read(CRYSTAL_ENV_BUFFERS, "gpu", "host", &m->has_device, err))
         return -err->code;
+    (void)pthread_mutex_init(&m->link.lock, NULL); /* cannot fail on Linux */
     m->rooms = crystal_rooms_create(NULL, NULL);
     if (!m->rooms)
         return crystal_error_set(err, ENOMEM, "out of memory for the net plugin");

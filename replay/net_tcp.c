@@ -373,9 +373,13 @@ static int recv_progress(struct crystal_net_end *end, struct crystal_error *err)
     while (!code && (r = crystal_net_queue_first(end))) {
         code = buffer_use(t, r, err);
         if (code > 0) {
-            crystal_net_queue_pop(end, crystal_wire_is_paced(wire)
-                                           ? t->wire_free_ns + wire->latency_ns
-                                           : 0);
+            uint64_t occupy_ns = crystal_wire_occupy_ns(wire, r->got), due_ns = 0;
+
+            if (crystal_wire_is_paced(wire))
+                due_ns = crystal_link_take(
+                    &end->comm->module->link,
+                    t->wire_free_ns + wire->latency_ns - occupy_ns, occupy_ns);
+            crystal_net_queue_pop(end, due_ns);
             t->has_message = 0;
             code = 0;
             continue;

@@ -139,7 +139,9 @@ static uint64_t arrival_at(const void *user, uint32_t distance)
 static void receive_done(struct virtual_end *v, struct crystal_net_request *r,
                          uint64_t arrive_ns, uint64_t free_ns, uint64_t bytes)
 {
-    const struct crystal_wire *wire = &v->base.comm->module->wire;
+    struct crystal_net_module *module = v->base.comm->module;
+    const struct crystal_wire *wire = &module->wire;
+    const uint64_t occupy_ns = crystal_wire_occupy_ns(wire, bytes);
     uint64_t link_free_ns = v->link_free_ns, now_ns;
     uint64_t without_ns =
         crystal_vt_deliver(wire, free_ns, r->posted_ns, bytes, &link_free_ns);
@@ -148,6 +150,7 @@ static void receive_done(struct virtual_end *v, struct crystal_net_request *r,
 
     if (due_ns > without_ns)
         crystal_operation_waited(r->id.operation, without_ns, due_ns);
+    due_ns = crystal_link_take(&module->link, due_ns - occupy_ns, occupy_ns);
     if (r->asked) {
         now_ns = crystal_now_ns();
         crystal_operation_late(r->id.operation, due_ns, now_ns);

@@ -8,6 +8,7 @@
 #ifndef CRYSTAL_WIRE_H
 #define CRYSTAL_WIRE_H
 
+#include <pthread.h>
 #include <stdatomic.h>
 #include <stdint.h>
 #include <time.h>
@@ -22,6 +23,24 @@ struct crystal_wire {
 struct crystal_nic {
     _Atomic uint64_t free_ns;
 };
+
+/* What a NIC takes in: at most bytes_per_s in all, whatever the number of senders,
+ * channels and communicators. A message takes what is left over of the times that
+ * messages before it have taken, in pieces if need be; so one that comes late leaves
+ * the time before it to others. Thread-safe. */
+#define CRYSTAL_LINK_SPANS 128
+struct crystal_link {
+    pthread_mutex_t lock; /* as PTHREAD_MUTEX_INITIALIZER leaves it */
+    unsigned count;
+    struct crystal_link_span {
+        uint64_t from_ns, to_ns;
+    } spans[CRYSTAL_LINK_SPANS]; /* taken; in order, apart from each other */
+};
+
+/* A message whose first byte could come at ready_ns takes occupy_ns of the link.
+ * Returns when its last byte is there. */
+uint64_t crystal_link_take(struct crystal_link *link, uint64_t ready_ns,
+                           uint64_t occupy_ns);
 
 /* How long bytes occupy a NIC, rounded up to a nanosecond. */
 uint64_t crystal_wire_occupy_ns(const struct crystal_wire *wire, uint64_t bytes);

@@ -4,6 +4,8 @@
 #include "tests/gpu/stock.h"
 
 #include <dlfcn.h>
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -36,6 +38,39 @@ static void find(void *handle, const char *name, void *function)
     memcpy(function, &found, sizeof found);
 }
 
+static atomic_ulong churned;
+
+static void *churn_main(void *unused)
+{
+    void *memory = NULL;
+
+    (void)unused;
+    while (stock_cuda.malloc(&memory, (size_t)1 << 20) == 0 &&
+           stock_cuda.free(memory) == 0 && stock_cuda.synchronize() == 0)
+        (void)atomic_fetch_add(&churned, 1);
+    printf("# churn: a call failed\n");
+    return NULL;
+}
+
+static void churn_tell(void)
+{
+    printf("# churn: %lu times\n", atomic_load(&churned));
+}
+
+static void churn_start(void)
+{
+    pthread_t thread;
+
+    if (!getenv("CHURN"))
+        return;
+    if (pthread_create(&thread, NULL, churn_main, NULL)) {
+        printf("Bail out! no thread\n");
+        exit(1);
+    }
+    (void)pthread_detach(thread);
+    (void)atexit(churn_tell);
+}
+
 void stock_open(void)
 {
     static const char *const cudart[] = {"libcudart.so.13", "libcudart.so.12", NULL};
@@ -44,6 +79,7 @@ void stock_open(void)
 
     find(c, "cudaSetDevice", &stock_cuda.set_device);
     find(c, "cudaMalloc", &stock_cuda.malloc);
+    find(c, "cudaFree", &stock_cuda.free);
     find(c, "cudaMemcpy", &stock_cuda.memcpy);
     find(c, "cudaMemset", &stock_cuda.memset);
     find(c, "cudaStreamCreateWithFlags", &stock_cuda.stream_create);
@@ -53,6 +89,7 @@ void stock_open(void)
 #define NCCL_API(type, name, proto, args) find(l, "nccl" #name, &stock_nccl.name);
 #include "runtime/nccl_api.def"
 #undef NCCL_API
+    churn_start();
 }
 
 double stock_seconds(void)

@@ -15,6 +15,7 @@
 struct stock_cuda {
     int (*set_device)(int);
     int (*malloc)(void **, size_t);
+    int (*free)(void *);
     int (*memcpy)(void *, const void *, size_t, int);
     int (*memset)(void *, int, size_t);
     int (*stream_create)(void **, unsigned);
@@ -32,7 +33,8 @@ struct stock_nccl {
 extern struct stock_cuda stock_cuda;
 extern struct stock_nccl stock_nccl;
 
-/* Fills both. */
+/* Fills both. Where CHURN is set a thread allocates, frees and synchronises from now
+ * on, without a pause and whatever NCCL does, and says at the end how often. */
 void stock_open(void);
 
 /* A unique id from the next line of ids: 256 digits. */

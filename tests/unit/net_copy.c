@@ -117,6 +117,54 @@ static void flags_are_seen_when_due(void)
     crystal_board_destroy(board);
 }
 
+/* --- what a NIC takes in --- */
+
+#define PART_BYTES  400000U
+#define BYTES_PER_S UINT64_C(10000000)
+
+/* Messages of two virtual ranks at once: the NIC takes in one after the other. */
+static void two_senders(int unused)
+{
+    static float buffers[2][PART_BYTES / 4];
+    void *requests[2], *ends[2], *events[4];
+    struct rank rank;
+    uint64_t began_ns, took_ns[2] = {0};
+
+    (void)unused;
+    CHECK(rank_init(&rank, COMM, RANKS, 0));
+    for (int i = 0; i < 2; i++)
+        ends[i] = ring_accept_virtual(&rank, i + 1);
+    began_ns = crystal_now_ns();
+    for (int i = 0; i < 2; i++) {
+        struct step_handle h;
+
+        events[2 * i] = p2p_start(&rank, "Recv", "ncclFloat32", PART_BYTES / 4, i + 1);
+        events[2 * i + 1] = proxy_start(&rank, events[2 * i], 0, i + 1, 1, 0);
+        h = step_start(&rank, events[2 * i + 1], 0);
+        requests[i] = post_recv(ends[i], buffers[i], PART_BYTES, &h);
+        CHECK(requests[i] != NULL);
+    }
+    for (int i = 0; i < 2; i++) {
+        CHECK_EQ(finish(requests[i], NULL), ncclSuccess);
+        took_ns[i] = crystal_now_ns() - began_ns;
+        (void)PROF->stopEvent(events[2 * i + 1]);
+        (void)PROF->stopEvent(events[2 * i]);
+        (void)NET->closeRecv(ends[i]);
+    }
+    CHECK(took_ns[0] >= 40000000);
+    CHECK(took_ns[1] >= 80000000);
+    rank_fini(&rank);
+}
+
+static void one_nic_takes_in_one_message(void)
+{
+    struct crystal_board *board = board_make(BYTES_PER_S, 0);
+
+    CHECK(board != NULL);
+    run_one(two_senders);
+    crystal_board_destroy(board);
+}
+
 /* --- contents left out --- */
 
 #define COUNT 300000
@@ -229,6 +277,7 @@ int main(int argc, char **argv)
         CHECK_RUN(foreign_memory_is_refused);
     } else {
         CHECK_RUN(flags_are_seen_when_due);
+        CHECK_RUN(one_nic_takes_in_one_message);
         CHECK_RUN(contents_are_left_out);
         CHECK_RUN(wrong_words_are_refused);
     }
