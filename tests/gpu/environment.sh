@@ -24,7 +24,7 @@ echo "# NCCL ${NCCL:-of the loader}, $(nvidia-smi --query-gpu=name,driver_versio
     --format=csv,noheader 2>/dev/null)"
 for file in "$libs/libnccl-net-crystal.so" "$build/tests/programs/nodeserver" \
     "$build/tests/gpu/rank" "$build/tests/gpu/load" "$build/tests/gpu/time" \
-    "$build/tests/gpu/sizes"; do
+    "$build/tests/gpu/sizes" "$build/tests/gpu/ring_time"; do
     [ -e "$file" ] && continue
     echo "Bail out! no ${file##*/} in ${file%/*}: not all of the folder was carried"
     exit 1

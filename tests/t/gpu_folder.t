@@ -38,11 +38,14 @@ result "without NCCL_NET_PLUGIN_REF_COUNT there is one communicator only" \
     $((code == 1 && $(grep -c '^not ok .*second communicator' <<<"$out") == 1)) \
     "code $code: $out"
 # One chunk a rank: 2 steps of 1 us and 5 us. Two slices of 1 MiB a chunk: the NIC sends
-# 6 times 2 slices of 1000 us, and the last one arrives 5 us later.
-out=$(echo 2000 13 | python3 "$folder/tests/gpu/ring_time.py" 2 1e9 5000 2>&1
-    echo 8388608 12005 | python3 "$folder/tests/gpu/ring_time.py" 4 1048576000 5000 2>&1)
+# 6 times 2 slices of 1000 us, and the last one arrives 5 us later; on two channels the
+# same 12 MiB are in slices of 512 KiB, of which the NIC sends one at a time.
+out=$(echo 2000 13 | "$folder/tests/gpu/ring_time" 2 1 1e9 5000 2>&1
+    echo 8388608 12005 | "$folder/tests/gpu/ring_time" 4 1 1048576000 5000 2>&1
+    echo 8388608 12005 | "$folder/tests/gpu/ring_time" 4 2 1048576000 5000 2>&1)
 result "the arithmetic of a paced ring" \
     $((1 - $(cmp -s - <(echo "$out") <<<"2000 8.33 1.0 12.0
+8388608 0.00 0.0 12005.0
 8388608 0.00 0.0 12005.0"; echo $?))) "$out"
 rm "$folder/lib/libnccl-net-crystal.so"
 out=$("$folder/tests/gpu/check" "$folder" plugin 2>&1)
