@@ -9,7 +9,10 @@
 #include <stdint.h>
 
 /* Blocks the calling thread until some transfer of this process may have progressed, at
- * most max_ns. One thread per process waits at a time. Returns 0. */
+ * most max_ns. One thread per process waits at a time. With 0 it only forgets what this
+ * thread has found not ready, so that tests ask the system again: for a thread that
+ * looks again and again, or that waits for the first time after another did. Returns 0.
+ */
 int crystal_net_wait(uint64_t max_ns);
 
 /* Makes the present or else the next crystal_net_wait return at once. Any thread. A

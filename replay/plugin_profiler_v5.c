@@ -85,6 +85,13 @@ static crystal_event_handle coll(struct crystal_net_comm *comm,
     return crystal_ops_coll(comm, parent, &facts);
 }
 
+/* Is anything done with events? A run of real ranks alone, without pacing and without
+ * records, has no use for them. */
+static int are_events_needed(const struct crystal_net_module *module)
+{
+    return module->board || module->run || crystal_wire_is_paced(&module->wire);
+}
+
 static ncclResult_t profiler_init(void **context, uint64_t comm_id,
                                   int *activation_mask, const char *comm_name,
                                   int nodes, int nranks, int rank,
@@ -108,9 +115,11 @@ static ncclResult_t profiler_init(void **context, uint64_t comm_id,
             crystal_net_comm_put(comm);
         return ncclSystemError;
     }
-    *activation_mask = ncclProfileCollApi | ncclProfileP2pApi | ncclProfileColl |
-                       ncclProfileP2p | ncclProfileProxyOp | ncclProfileProxyStep |
-                       ncclProfileNetPlugin;
+    *activation_mask = are_events_needed(module)
+                           ? ncclProfileCollApi | ncclProfileP2pApi | ncclProfileColl |
+                                 ncclProfileP2p | ncclProfileProxyOp |
+                                 ncclProfileProxyStep | ncclProfileNetPlugin
+                           : 0;
     *context = comm;
     return ncclSuccess;
 }

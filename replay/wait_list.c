@@ -134,6 +134,18 @@ static void take_wakes(int fd)
         return; /* another thread took them; this one is awake too */
 }
 
+static void forget_momentary(void)
+{
+    list.polls = 0;
+    list.due_ns = 0;
+}
+
+static void forget_all(void)
+{
+    list.count = 0;
+    forget_momentary();
+}
+
 static void forget_ready(void)
 {
     unsigned kept = 0;
@@ -150,6 +162,10 @@ __attribute__((visibility("default"))) int crystal_net_wait(uint64_t max_ns)
     unsigned count = list.count;
     struct timespec limit;
 
+    if (!max_ns) {
+        forget_all();
+        return 0;
+    }
     if (!list.waits) {
         (void)prctl(PR_SET_TIMERSLACK, 1UL); /* without it waits are only less exact */
         list.waits = true;
@@ -167,7 +183,6 @@ __attribute__((visibility("default"))) int crystal_net_wait(uint64_t max_ns)
             forget_ready();
         }
     }
-    list.polls = 0;
-    list.due_ns = 0;
+    forget_momentary();
     return 0;
 }

@@ -23,7 +23,7 @@
  * for the sending [1] and the receiving [0] one, perhaps before we asked. */
 struct hostccl_pair {
     struct hostccl_conn *send, *recv;
-    struct hostccl_entry mail[2]; /* the progress thread's */
+    struct hostccl_entry mail[2]; /* the driver's */
     bool has_mail[2];
 };
 
@@ -59,13 +59,13 @@ struct ncclComm {
     } tree[1 + CRYSTAL_TREE_ARITY];
     bool has_tree;
     /* of ring collectives: CRYSTAL_PROTO_LL where NCCL_PROTO says so; then, the
-     * progress thread's, room for two messages unpacked */
+     * driver's, room for two messages unpacked */
     enum crystal_proto proto;
     char *room;
     /* [nranks]: pointers set by calling threads before the launch that needs them */
     struct hostccl_pair *peers;
 
-    /* the progress thread's */
+    /* the driver's */
     struct hostccl_launch *launches, **last_launch;
     struct hostccl_conn *busy;
     struct ncclComm *next_active;
@@ -96,7 +96,7 @@ ncclResult_t hostccl_comm_split(ncclComm_t shell, ncclComm_t parent, int color, 
 ncclResult_t hostccl_comm_shrink(ncclComm_t shell, ncclComm_t parent,
                                  const bool *is_excluded, ncclComm_t *ret_comm,
                                  const ncclConfig_t *config);
-/* Frees; the progress thread has let go. */
+/* Frees; the driver has let go. */
 void hostccl_comm_destroy(ncclComm_t comm);
 bool hostccl_comm_is_valid(const struct ncclComm *comm);
 /* Remembers the first failure and keeps its sentence. */

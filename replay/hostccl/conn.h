@@ -4,7 +4,7 @@
  * order of the connection. An operation's messages on a connection are a lane; lanes
  * follow each other, and a lane of a sender may still be under way when its operation
  * is over (the data are in staging memory). Everything but request and mail belongs to
- * the progress thread.
+ * the driver (engine.h).
  */
 #ifndef CRYSTAL_HOSTCCL_CONN_H
 #define CRYSTAL_HOSTCCL_CONN_H

@@ -8,7 +8,7 @@
  * with 0x80 in the tag; a rank that left before it has the other's would be missed.
  *
  * The ring is connected while the communicator is made. p2p connections are asked for
- * by the call that needs them first and joined by the progress thread, so that a
+ * by the call that needs them first and joined by the driver, so that a
  * receive may be posted long before its peer sends.
  */
 #include "config.h"

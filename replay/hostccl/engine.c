@@ -1,16 +1,16 @@
-/* The progress thread's loop, and launches. */
+/* The driver's role, waiting, and the progress thread. */
 #include "config.h"
 
 #include "replay/hostccl/engine.h"
 
 #include "replay/hostccl/comm.h"
 #include "replay/hostccl/fork.h"
-#include "replay/hostccl/result.h"
+#include "replay/hostccl/plugin.h"
 #include "replay/hostccl/service.h"
-#include "runtime/log.h"
 
 #include <errno.h>
 #include <pthread.h>
+#include <sched.h>
 #include <semaphore.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,11 +22,16 @@
 #define DRAIN_WAIT_NS  200000U    /* while the program ends */
 #define TIMER_SLACK_NS 1000UL
 #define EXIT_DRAIN_NS  10000000000U /* for the last messages when the program ends */
-
-/* What a communicator's round says. */
-#define MOVED     1
-#define TRANSFERS 2 /* the plugin has requests of ours */
-#define JOINING   4
+#define EXIT_ROLE_NS   1000000000U  /* for whoever drives when the program ends */
+/* A caller that looks again and again: how long at most, and with waits of which mean
+ * length before. A wait through the kernel costs about 5 us, a message 3. */
+#define SPIN_NS       50000U
+#define LONG_PAUSE_NS (2 * SPIN_NS) /* longer ones count as this */
+/* Work that a call leaves is for its caller, where callers wait this soon. */
+#define SOON_NS     100000U
+#define TICK_MIN_NS 200000U
+#define TICK_MAX_NS 1600000U
+#define ROUNDS_MAX  4 /* of a call that does not wait */
 
 struct close_order {
     struct close_order *next;
@@ -35,30 +40,50 @@ struct close_order {
     uint64_t is_done; /* under the lock */
 };
 
-/* A thread in hostccl_wait_until, on its stack. */
+/* A thread that waits while another drives, on its stack. */
 struct waiter {
     struct waiter *next;
     const uint64_t *value;
     uint64_t until;
-    sem_t is_told;
+    sem_t is_told; /* of its value, or that nobody drives */
 };
 
 static struct {
     pthread_mutex_t lock;
-    pthread_cond_t work;
     /* under lock */
+    pthread_cond_t role; /* for the progress thread: the role is to be had */
+    pthread_cond_t news; /* for a driver without transfers */
     struct waiter *waiters;
     struct waiter *told; /* to be woken by the unlock */
-    bool is_wake_due;    /* so is the progress thread */
+    bool is_wake_due;    /* so is the driver, or else the progress thread */
     struct hostccl_item *inbox, **inbox_end;
     struct close_order *orders;
     bool is_running, is_stopping;
-    bool is_notified; /* something is new for the thread */
-    bool is_in_plugin;
     pthread_t thread;
-    /* the thread's */
-    ncclComm_t active;
-} engine = {.lock = PTHREAD_MUTEX_INITIALIZER, .work = PTHREAD_COND_INITIALIZER};
+    bool is_driven;
+    bool has_driver; /* now or before: */
+    pthread_t driver;
+    bool is_in_plugin;    /* the driver sleeps there, */
+    bool is_asleep;       /* or on news */
+    bool is_notified;     /* something is new for the driver */
+    bool is_under_way;    /* the last round moved something or left transfers */
+    bool is_ticking;      /* the progress thread looks again soon by itself */
+    bool do_callers_wait; /* the last ones came soon after their calls */
+    bool has_cpus;        /* more than one */
+    uint64_t submit_count;
+    uint64_t submit_ns; /* of the last call that nobody waited for; 0: not known */
+    uint64_t pause_ns;  /* mean time in which nothing moved for a caller that drove */
+} engine = {.lock = PTHREAD_MUTEX_INITIALIZER,
+            .role = PTHREAD_COND_INITIALIZER,
+            .news = PTHREAD_COND_INITIALIZER};
+
+static uint64_t now_ns(void)
+{
+    struct timespec now;
+
+    (void)clock_gettime(CLOCK_MONOTONIC, &now); /* cannot fail with this clock */
+    return (uint64_t)now.tv_sec * 1000000000U + (uint64_t)now.tv_nsec;
+}
 
 void hostccl_lock(void)
 {
@@ -69,7 +94,8 @@ void hostccl_lock(void)
 void hostccl_unlock(void)
 {
     struct waiter *told = engine.told;
-    bool is_wake_due = engine.is_wake_due, is_in_plugin = engine.is_in_plugin;
+    bool is_wake_due = engine.is_wake_due, is_driven = engine.is_driven;
+    bool is_in_plugin = engine.is_in_plugin, is_asleep = engine.is_asleep;
 
     engine.told = NULL;
     engine.is_wake_due = false;
@@ -82,26 +108,12 @@ void hostccl_unlock(void)
     }
     if (!is_wake_due)
         return;
-    if (is_in_plugin)
+    if (!is_driven)
+        pthread_cond_signal(&engine.role);
+    else if (is_in_plugin)
         hostccl_plugin_loaded()->wake();
-    else
-        pthread_cond_signal(&engine.work);
-}
-
-void hostccl_wait_until(const uint64_t *value, uint64_t until)
-{
-    struct waiter self = {.value = value, .until = until};
-
-    if (*value >= until || hostccl_fork_is_child())
-        return;
-    (void)sem_init(&self.is_told, 0, 0); /* valid arguments */
-    self.next = engine.waiters;
-    engine.waiters = &self;
-    hostccl_unlock();
-    while (sem_wait(&self.is_told)) /* interrupted */
-        ;
-    (void)sem_destroy(&self.is_told);
-    hostccl_lock();
+    else if (is_asleep)
+        pthread_cond_signal(&engine.news);
 }
 
 void hostccl_tell(void)
@@ -120,11 +132,35 @@ void hostccl_tell(void)
 }
 
 /* Lock held. */
+static bool is_left(void)
+{
+    return !engine.is_driven && (engine.is_notified || engine.is_under_way);
+}
+
+/* Lock held. What is left undriven goes to a waiting thread, else to the progress
+ * thread. */
+static void offer(void)
+{
+    struct waiter *waiter = engine.waiters;
+
+    if (!is_left())
+        return;
+    if (waiter) {
+        engine.waiters = waiter->next;
+        waiter->next = engine.told;
+        engine.told = waiter;
+    } else if (!engine.is_ticking || !engine.do_callers_wait) {
+        engine.is_wake_due = true;
+    }
+}
+
+/* Lock held. */
 static void wake(void)
 {
-    if (!engine.is_notified)
+    if (!engine.is_notified && engine.is_driven)
         engine.is_wake_due = true;
     engine.is_notified = true;
+    offer();
 }
 
 void hostccl_engine_notify(void)
@@ -134,300 +170,13 @@ void hostccl_engine_notify(void)
     hostccl_unlock();
 }
 
-void hostccl_engine_push(struct hostccl_item *item)
+static void put(struct hostccl_item *item)
 {
     if (!engine.inbox)
         engine.inbox_end = &engine.inbox;
     item->next = NULL;
     *engine.inbox_end = item;
     engine.inbox_end = &item->next;
-    wake();
-}
-
-void hostccl_launch_free(struct hostccl_launch *launch)
-{
-    struct hostccl_task *lists[2] = {launch->colls, launch->p2ps};
-
-    for (int i = 0; i < 2; i++)
-        while (lists[i]) {
-            struct hostccl_task *task = lists[i];
-
-            lists[i] = task->next;
-            free(task);
-        }
-    free(launch);
-}
-
-static void free_if_done(struct hostccl_launch *launch)
-{
-    if (!launch->is_over || launch->open_lanes)
-        return;
-    if (launch->comm)
-        launch->comm->draining_count--;
-    hostccl_launch_free(launch);
-}
-
-static void lane_closed(struct hostccl_lane *lane)
-{
-    struct hostccl_launch *launch = ((struct hostccl_task *)lane->owner)->launch;
-
-    launch->open_lanes--;
-    free_if_done(launch);
-}
-
-void hostccl_launch_open_lane(struct hostccl_task *task, struct hostccl_lane *lane,
-                              struct hostccl_conn *conn, uint64_t message_count,
-                              uint32_t steps, uint32_t chunk_bytes)
-{
-    lane->owner = task;
-    lane->closed = lane_closed;
-    task->launch->open_lanes++;
-    hostccl_lane_open(lane, conn, message_count, steps, task->event, chunk_bytes);
-}
-
-/* The launch at the head of comm's queue has ended. */
-static void end_launch(ncclComm_t comm, ncclResult_t result)
-{
-    struct hostccl_launch *launch = comm->launches;
-
-    comm->launches = launch->next;
-    if (!comm->launches)
-        comm->last_launch = &comm->launches;
-    hostccl_streams_end(launch, result, comm->id);
-    launch->is_over = true;
-    comm->draining_count++;
-    free_if_done(launch);
-}
-
-/* After a failure nothing of comm goes on: connections are dead, launches end with the
- * failure as they reach the heads of their streams. */
-static void abandon(ncclComm_t comm)
-{
-    for (struct hostccl_conn *conn = comm->busy; conn; conn = conn->next_busy)
-        hostccl_conn_abandon(conn);
-    while (comm->busy) {
-        struct hostccl_conn *conn = comm->busy;
-
-        comm->busy = conn->next_busy;
-        conn->is_busy = false;
-    }
-}
-
-static void fail(ncclComm_t comm, const struct crystal_error *err)
-{
-    crystal_log(CRYSTAL_LOG_DEBUG, "hostccl", "rank %u of communicator %016llx: %s",
-                comm->crank, (unsigned long long)comm->id, crystal_error_text(err));
-    (void)hostccl_comm_fail(comm, err);
-    abandon(comm);
-}
-
-void hostccl_comm_busy(ncclComm_t comm, struct hostccl_conn *conn)
-{
-    if (conn->is_busy)
-        return;
-    conn->is_busy = true;
-    conn->next_busy = comm->busy;
-    comm->busy = conn;
-}
-
-static void begin_task(struct hostccl_task *task)
-{
-    task->is_begun = true;
-    if (task->comm->nranks == 1) {
-        if (task->func == CRYSTAL_FUNC_SEND || task->func == CRYSTAL_FUNC_RECV)
-            hostccl_p2p_begin(task);
-        else
-            hostccl_ring_alone(task);
-        return;
-    }
-    task->event = hostccl_profile_task_start(&task->comm->profile, task);
-    if (task->func == CRYSTAL_FUNC_SEND || task->func == CRYSTAL_FUNC_RECV)
-        hostccl_p2p_begin(task);
-    else if (task->func == CRYSTAL_FUNC_ALLREDUCE && task->comm->has_tree)
-        hostccl_tree_begin(task);
-    else
-        hostccl_ring_begin(task);
-}
-
-static int task_progress(struct hostccl_task *task, bool *ret_done)
-{
-    int moved = !task->is_begun;
-
-    if (!task->is_begun)
-        begin_task(task);
-    if (task->comm->nranks == 1)
-        *ret_done = true;
-    else if (task->func == CRYSTAL_FUNC_SEND || task->func == CRYSTAL_FUNC_RECV)
-        moved |= hostccl_p2p_progress(task, ret_done);
-    else if (task->func == CRYSTAL_FUNC_ALLREDUCE && task->comm->has_tree)
-        moved |= hostccl_tree_progress(task, ret_done);
-    else
-        moved |= hostccl_ring_progress(task, ret_done);
-    if (*ret_done) {
-        hostccl_profile_stop(&task->comm->profile, task->event);
-        task->event = NULL;
-    }
-    return moved;
-}
-
-/* Transfers all go on together; those that are done are skipped. */
-static int p2ps_progress(struct hostccl_launch *launch, bool *ret_done)
-{
-    int moved = 0;
-
-    *ret_done = true;
-    for (struct hostccl_task *t = launch->p2ps; t; t = t->next)
-        if (!t->is_begun) {
-            begin_task(t);
-            moved = 1;
-        }
-    for (struct hostccl_task *t = launch->p2ps; t; t = t->next) {
-        bool done = t->is_ended;
-
-        if (done)
-            continue;
-        moved |= task_progress(t, &done);
-        t->is_ended = done;
-        *ret_done &= done;
-    }
-    return moved;
-}
-
-static int launch_progress(ncclComm_t comm, struct hostccl_launch *launch)
-{
-    int moved = 0;
-    bool done = false;
-
-    if (!launch->is_running) {
-        launch->is_running = true;
-        launch->current = launch->colls;
-        moved = 1;
-    }
-    while (launch->current) {
-        moved |= task_progress(launch->current, &done);
-        if (!done)
-            return moved;
-        launch->current = launch->current->next;
-        done = false;
-    }
-    moved |= p2ps_progress(launch, &done);
-    if (!done)
-        return moved;
-    end_launch(comm, ncclSuccess);
-    return 1;
-}
-
-/* Ends the tasks' events of a launch that did not get to its end. */
-static void cut_launch(ncclComm_t comm, struct hostccl_launch *launch)
-{
-    struct hostccl_task *lists[2] = {launch->colls, launch->p2ps};
-
-    for (int i = 0; i < 2; i++)
-        for (struct hostccl_task *t = lists[i]; t; t = t->next) {
-            hostccl_profile_stop(&comm->profile, t->event);
-            t->event = NULL;
-        }
-}
-
-static int conns_progress(ncclComm_t comm, struct crystal_error *err)
-{
-    struct hostccl_conn **at = &comm->busy, *conn;
-    int said = 0;
-
-    while ((conn = *at)) {
-        int result = conn->state == HOSTCCL_CONN_READY
-                         ? hostccl_conn_progress(conn, err)
-                         : hostccl_connect_progress(conn, err);
-
-        if (result < 0)
-            return result;
-        if (result > 0)
-            said |= MOVED;
-        if (!conn->lanes) {
-            *at = conn->next_busy;
-            conn->is_busy = false;
-            continue;
-        }
-        if (conn->state == HOSTCCL_CONN_JOINING)
-            said |= JOINING;
-        else if (conn->state == HOSTCCL_CONN_READY &&
-                 (conn->is_send ? conn->first : conn->done) < conn->end)
-            said |= TRANSFERS;
-        at = &conn->next_busy;
-    }
-    return said;
-}
-
-static int comm_progress(ncclComm_t comm)
-{
-    struct crystal_error err = {0};
-    struct hostccl_launch *launch;
-    ncclResult_t failed = (ncclResult_t)atomic_load(&comm->async_result);
-    int said = failed ? 0 : conns_progress(comm, &err);
-
-    if (said < 0) {
-        fail(comm, &err);
-        return MOVED;
-    }
-    if (failed)
-        abandon(comm); /* also where another thread said so */
-    launch = comm->launches;
-    if (!launch || launch->head_count < launch->stream_count)
-        return said;
-    if (failed) {
-        cut_launch(comm, launch);
-        end_launch(comm, failed);
-        return MOVED;
-    }
-    return launch_progress(comm, launch) ? said | MOVED : said;
-}
-
-static void activate(ncclComm_t comm)
-{
-    if (comm->is_active)
-        return;
-    comm->is_active = true;
-    comm->next_active = engine.active;
-    engine.active = comm;
-}
-
-static int comms_progress(void)
-{
-    ncclComm_t *at = &engine.active, comm;
-    int said = 0;
-
-    while ((comm = *at)) {
-        said |= comm_progress(comm);
-        if (!comm->launches && !comm->busy && !comm->draining_count) {
-            *at = comm->next_active;
-            comm->is_active = false;
-            continue;
-        }
-        at = &comm->next_active;
-    }
-    return said;
-}
-
-/* The communicator goes away at once: its launches end when their streams get there. */
-static void let_go(ncclComm_t comm)
-{
-    ncclComm_t *at = &engine.active;
-
-    abandon(comm);
-    while (comm->launches) {
-        struct hostccl_launch *launch = comm->launches;
-
-        comm->launches = launch->next;
-        cut_launch(comm, launch);
-        launch->comm = NULL;
-    }
-    comm->last_launch = &comm->launches;
-    if (!comm->is_active)
-        return;
-    while (*at != comm)
-        at = &(*at)->next_active;
-    *at = comm->next_active;
-    comm->is_active = false;
 }
 
 /* Lock held. */
@@ -448,7 +197,7 @@ static bool run_orders(void)
         order->is_done = 1;
         moved = true;
         if (!order->is_flush)
-            let_go(comm);
+            hostccl_launches_let_go(comm);
     }
     if (moved)
         hostccl_tell();
@@ -464,82 +213,261 @@ static void take_inbox(void)
     engine.is_notified = false;
     while (item) {
         struct hostccl_item *next = item->next;
-        struct hostccl_launch *launch = item->launch;
 
-        if (item->kind == HOSTCCL_ITEM_LAUNCH && item == &launch->items[0]) {
-            ncclComm_t comm = launch->comm;
-
-            launch->next = NULL;
-            *comm->last_launch = launch;
-            comm->last_launch = &launch->next;
-            activate(comm);
-        }
+        if (item->kind == HOSTCCL_ITEM_LAUNCH && item == &item->launch->items[0])
+            hostccl_launch_add(item->launch);
         hostccl_stream_feed(item);
         item = next;
     }
 }
 
-/* Lock held; nothing moved in this round. */
+/* The driver's: one look at everything. With yields it
+ * lets others have the CPU before. Lock held, but not all the time. */
+static int run_round(bool yields)
+{
+    int said;
+
+    take_inbox();
+    said = hostccl_streams_progress() ? HOSTCCL_MOVED : 0;
+    hostccl_unlock();
+    if (yields)
+        (void)sched_yield(); /* the peer may be waiting for this CPU */
+    said |= hostccl_launches_progress();
+    hostccl_lock();
+    if (!engine.inbox && run_orders())
+        said |= HOSTCCL_MOVED;
+    engine.is_under_way = said != 0;
+    return said;
+}
+
+/* The driver's, lock held; nothing moved in the last round. */
 static void sleep_until_news(int said)
 {
     const struct hostccl_plugin *plugin = hostccl_plugin_loaded();
 
     if (engine.is_notified || engine.is_stopping)
         return;
-    if (!(said & (TRANSFERS | JOINING)) || !plugin) {
-        pthread_cond_wait(&engine.work, &engine.lock);
+    if (!(said & (HOSTCCL_TRANSFERS | HOSTCCL_JOINING)) || !plugin) {
+        engine.is_asleep = true;
+        pthread_cond_wait(&engine.news, &engine.lock);
+        engine.is_asleep = false;
         return;
     }
     engine.is_in_plugin = true;
     hostccl_unlock();
-    plugin->wait(said & JOINING ? JOIN_WAIT_NS : WAIT_NS);
+    plugin->wait(said & HOSTCCL_JOINING ? JOIN_WAIT_NS : WAIT_NS);
     hostccl_lock();
     engine.is_in_plugin = false;
 }
 
-/* The program ends: what it still sends on to others must go out, as it may end as soon
- * as its own results are there. deadline_ns is set at the first question. */
-static bool is_draining(uint64_t *deadline_ns)
+/* Lock held. Where another thread has driven since, what this one noted in the plugin
+ * is old. */
+static void take_role(void)
 {
-    struct timespec now;
-    uint64_t now_ns;
+    const struct hostccl_plugin *plugin = hostccl_plugin_loaded();
+    pthread_t self = pthread_self();
 
-    (void)clock_gettime(CLOCK_MONOTONIC, &now); /* cannot fail with this clock */
-    now_ns = (uint64_t)now.tv_sec * 1000000000U + (uint64_t)now.tv_nsec;
-    if (!*deadline_ns)
-        *deadline_ns = now_ns + EXIT_DRAIN_NS;
-    if (now_ns >= *deadline_ns)
-        return false;
-    for (ncclComm_t c = engine.active; c; c = c->next_active)
-        if (!c->launches && c->draining_count && !c->is_aborting)
-            return true;
-    return false;
+    if (plugin && (!engine.has_driver || !pthread_equal(engine.driver, self)))
+        plugin->wait(0);
+    engine.is_driven = engine.has_driver = true;
+    engine.driver = self;
+}
+
+/* Lock held. */
+static void leave_role(void)
+{
+    engine.is_driven = false;
+    if (engine.is_stopping)
+        pthread_cond_signal(&engine.role);
+    offer();
+}
+
+/* Lock held. A few rounds for what is to be done at once. */
+static void run_rounds(void)
+{
+    for (int i = 0; i < ROUNDS_MAX && run_round(false) & HOSTCCL_MOVED; i++)
+        ;
+}
+
+/* Lock held: the calling thread, which does not wait, does what can be done at once. */
+static void drive_briefly(void)
+{
+    take_role();
+    run_rounds();
+    leave_role();
+}
+
+/* Lock held. */
+static bool is_free(void)
+{
+    return !engine.is_driven && engine.is_running && !engine.is_stopping;
+}
+
+void hostccl_engine_push(struct hostccl_item *item)
+{
+    bool is_idle = is_free() && !is_left();
+
+    put(item);
+    if (is_idle)
+        drive_briefly(); /* a mark that nothing stands before */
+    else
+        wake();
+}
+
+/* A waiting caller's, lock held; nothing moved in the last round, nor since *since_ns
+ * (0: it did in the one before). */
+static void pause_briefly(int said, uint64_t *since_ns)
+{
+    uint64_t now = now_ns();
+
+    if (!*since_ns)
+        *since_ns = now;
+    if (engine.has_cpus && said == HOSTCCL_TRANSFERS && engine.pause_ns < SPIN_NS &&
+        now - *since_ns < SPIN_NS)
+        hostccl_plugin_loaded()->wait(0); /* transfers are the plugin's */
+    else
+        sleep_until_news(said);
+}
+
+/* Lock held: nothing moved since since_ns, now something has. */
+static void end_pause(uint64_t since_ns)
+{
+    uint64_t ns = now_ns() - since_ns;
+
+    if (ns > LONG_PAUSE_NS)
+        ns = LONG_PAUSE_NS;
+    engine.pause_ns = (7 * engine.pause_ns + ns) / 8;
+}
+
+/* Lock held: the calling thread drives until *value is there. */
+static void drive_until(const uint64_t *value, uint64_t until)
+{
+    uint64_t since_ns = 0;
+
+    take_role();
+    while (*value < until && !engine.is_stopping) {
+        int said = run_round(since_ns != 0);
+
+        if (!(said & HOSTCCL_MOVED)) {
+            pause_briefly(said, &since_ns);
+        } else if (since_ns) {
+            end_pause(since_ns);
+            since_ns = 0;
+        }
+    }
+    if (!engine.is_stopping)
+        run_rounds();
+    leave_role();
+}
+
+/* Lock held: waits until told, of the value or that nobody drives. */
+static void wait_to_be_told(const uint64_t *value, uint64_t until)
+{
+    struct waiter self = {.value = value, .until = until};
+
+    (void)sem_init(&self.is_told, 0, 0); /* valid arguments */
+    self.next = engine.waiters;
+    engine.waiters = &self;
+    hostccl_unlock();
+    while (sem_wait(&self.is_told)) /* interrupted */
+        ;
+    (void)sem_destroy(&self.is_told);
+    hostccl_lock();
+}
+
+void hostccl_wait_until(const uint64_t *value, uint64_t until)
+{
+    if (hostccl_fork_is_child())
+        return;
+    if (engine.submit_ns && now_ns() - engine.submit_ns < SOON_NS)
+        engine.do_callers_wait = true;
+    engine.submit_ns = 0;
+    if (*value >= until)
+        return;
+    while (*value < until)
+        if (is_free())
+            drive_until(value, until);
+        else
+            wait_to_be_told(value, until);
+    offer(); /* it may have been this thread's to drive */
+}
+
+/* --- the progress thread --- */
+
+/* Lock held: drives as long as something is under way. */
+static void drive(void)
+{
+    take_role();
+    do {
+        int said = run_round(false);
+
+        if (said && !(said & HOSTCCL_MOVED))
+            sleep_until_news(said);
+    } while ((engine.is_under_way || engine.is_notified) && !engine.is_stopping);
+    leave_role();
+}
+
+/* Lock held: on the role's condition, whose clock is monotonic. */
+static void sleep_for(uint64_t ns)
+{
+    uint64_t at_ns = now_ns() + ns;
+    struct timespec at = {.tv_sec = (time_t)(at_ns / 1000000000U),
+                          .tv_nsec = (long)(at_ns % 1000000000U)};
+
+    (void)pthread_cond_timedwait(&engine.role, &engine.lock, &at);
+}
+
+/* Lock held. Drives what is left, but gives callers time to come and do it themselves
+ * where they have done so. */
+static void stand_by(void)
+{
+    uint64_t seen = 0, tick_ns = TICK_MIN_NS;
+
+    while (!engine.is_stopping) {
+        bool is_fresh = engine.submit_count != seen;
+
+        seen = engine.submit_count;
+        if (is_left() && !(is_fresh && engine.do_callers_wait)) {
+            engine.do_callers_wait = false;
+            tick_ns = TICK_MIN_NS;
+            drive();
+        } else if (is_fresh && engine.do_callers_wait) {
+            engine.is_ticking = true;
+            sleep_for(tick_ns);
+            engine.is_ticking = false;
+            tick_ns = tick_ns < TICK_MAX_NS ? 2 * tick_ns : tick_ns;
+        } else {
+            pthread_cond_wait(&engine.role, &engine.lock);
+        }
+    }
+}
+
+/* Lock held. The program ends: what it still sends on to others must go out, as it may
+ * end as soon as its own results are there. */
+static void drain(void)
+{
+    const struct hostccl_plugin *plugin = hostccl_plugin_loaded();
+    uint64_t begin_ns = now_ns();
+
+    while (engine.is_driven && now_ns() - begin_ns < EXIT_ROLE_NS)
+        sleep_for(EXIT_ROLE_NS);
+    if (engine.is_driven)
+        return;
+    take_role();
+    while (hostccl_launches_are_sending() && now_ns() - begin_ns < EXIT_DRAIN_NS)
+        if (!(run_round(false) & HOSTCCL_MOVED) && plugin)
+            plugin->wait(DRAIN_WAIT_NS);
+    leave_role();
 }
 
 static void *progress(void *context)
 {
-    uint64_t deadline_ns = 0;
-
     (void)context;
     (void)prctl(PR_SET_TIMERSLACK, TIMER_SLACK_NS, 0, 0, 0); /* else later, no worse */
     (void)prctl(PR_SET_NAME, "crystal-hostccl", 0, 0, 0);
     hostccl_lock();
-    while (!engine.is_stopping || is_draining(&deadline_ns)) {
-        const struct hostccl_plugin *plugin = hostccl_plugin_loaded();
-        int said;
-
-        take_inbox();
-        said = hostccl_streams_progress() ? MOVED : 0;
-        hostccl_unlock();
-        said |= comms_progress();
-        hostccl_lock();
-        if (!engine.inbox && run_orders())
-            said |= MOVED;
-        if (!(said & MOVED) && engine.is_stopping && plugin)
-            plugin->wait(DRAIN_WAIT_NS);
-        else if (!(said & MOVED))
-            sleep_until_news(said);
-    }
+    stand_by();
+    drain();
     hostccl_unlock();
     return NULL;
 }
@@ -550,20 +478,45 @@ static void at_exit(void)
     hostccl_service_stop();
 }
 
+static bool has_cpus(void)
+{
+    cpu_set_t set;
+
+    /* fails where there are more than the set holds */
+    return sched_getaffinity(0, sizeof set, &set) != 0 || CPU_COUNT(&set) > 1;
+}
+
+/* Lock held. What is made once. */
+static int set_up(struct crystal_error *err)
+{
+    static bool is_set_up; /* under lock */
+    pthread_condattr_t attr;
+
+    if (is_set_up)
+        return 0;
+    if (atexit(at_exit))
+        return crystal_error_set(err, ENOMEM, "cannot register an exit handler");
+    (void)pthread_condattr_init(&attr); /* none of these can fail on Linux */
+    (void)pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    (void)pthread_cond_init(&engine.role, &attr);
+    (void)pthread_condattr_destroy(&attr);
+    engine.has_cpus = has_cpus();
+    is_set_up = true;
+    return 0;
+}
+
 /* Lock held. */
 static int start(struct crystal_error *err)
 {
-    static bool is_registered; /* under lock */
     int result = hostccl_fork_check(err);
 
     if (result || engine.is_running)
         return result;
     result = hostccl_fork_watch(err);
+    if (!result)
+        result = set_up(err);
     if (result)
         return result;
-    if (!is_registered && atexit(at_exit))
-        return crystal_error_set(err, ENOMEM, "cannot register an exit handler");
-    is_registered = true;
     engine.is_stopping = false;
     result = pthread_create(&engine.thread, NULL, progress, NULL);
     if (result)
@@ -593,6 +546,7 @@ void hostccl_engine_stop(void)
     is_running = engine.is_running;
     engine.is_stopping = true;
     wake();
+    pthread_cond_signal(&engine.role);
     hostccl_unlock();
     if (!is_running)
         return;
@@ -611,9 +565,16 @@ void hostccl_engine_submit(struct hostccl_launch *launches)
         launches = launch->next;
         for (uint32_t i = 0; i < launch->stream_count; i++) {
             hostccl_stream_announce(launch->items[i].stream);
-            hostccl_engine_push(&launch->items[i]);
+            put(&launch->items[i]);
         }
     }
+    engine.submit_count++;
+    if (!engine.do_callers_wait)
+        engine.submit_ns = now_ns();
+    if (engine.do_callers_wait && is_free())
+        drive_briefly();
+    else
+        wake();
     hostccl_unlock();
 }
 

@@ -28,7 +28,7 @@ struct draft {
     struct draft *next;
     ncclComm_t comm;
     struct hostccl_task *lists[2], **last[2]; /* collectives, p2p */
-    ncclStream_t *streams;
+    struct hostccl_stream **streams;
     uint32_t stream_count;
     struct hostccl_launch *launch;
 };
@@ -50,15 +50,17 @@ bool hostccl_group_is_open(void)
 ncclResult_t hostccl_group_add(const struct hostccl_task *model, const char *name)
 {
     const struct hostccl_profile *profile = &model->comm->profile;
+    struct hostccl_stream *queue = hostccl_stream_find(model->stream);
     struct hostccl_task *task;
 
-    if (!hostccl_stream_find(model->stream))
+    if (!queue)
         return hostccl_fail(ncclInvalidArgument, "hostccl: %s: no stream of ours",
                             name);
     task = malloc(sizeof *task);
     if (!task)
         return hostccl_fail(ncclSystemError, "hostccl: out of memory");
     *task = *model;
+    task->queue = queue;
     if (!group.event) {
         group.event = hostccl_profile_group_start(profile, group.depth);
         group.event_profile = profile;
@@ -115,9 +117,9 @@ static struct draft *draft_of(struct draft **first, ncclComm_t comm)
     return *at;
 }
 
-static bool add_stream(struct draft *draft, ncclStream_t stream)
+static bool add_stream(struct draft *draft, struct hostccl_stream *stream)
 {
-    ncclStream_t *more;
+    struct hostccl_stream **more;
 
     for (uint32_t i = 0; i < draft->stream_count; i++)
         if (draft->streams[i] == stream)
@@ -138,7 +140,7 @@ static bool make_drafts(struct hostccl_task **tasks, struct draft **ret_first)
         struct draft *draft = draft_of(ret_first, task->comm);
         int kind = task->func == CRYSTAL_FUNC_SEND || task->func == CRYSTAL_FUNC_RECV;
 
-        if (!draft || !add_stream(draft, task->stream))
+        if (!draft || !add_stream(draft, task->queue))
             return false;
         *tasks = task->next;
         task->next = NULL;
@@ -213,7 +215,7 @@ static struct hostccl_launch *finish(struct draft *draft)
     for (uint32_t i = 0; i < draft->stream_count; i++) {
         launch->items[i].kind = HOSTCCL_ITEM_LAUNCH;
         launch->items[i].launch = launch;
-        launch->items[i].stream = hostccl_stream_find(draft->streams[i]);
+        launch->items[i].stream = draft->streams[i];
     }
     draft->launch = NULL;
     return launch;

@@ -3,7 +3,7 @@
 #include "config.h"
 
 #include "replay/hostccl/comm.h"
-#include "replay/hostccl/engine.h"
+#include "replay/hostccl/launch.h"
 #include "replay/hostccl/task.h"
 
 #include <string.h>

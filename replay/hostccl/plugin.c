@@ -53,7 +53,8 @@ static void plugin_wait(uint64_t max_ns)
     struct timespec t = {.tv_nsec = SLEEP_NS};
 
     if (!loaded.wait) {
-        (void)nanosleep(&t, NULL); /* woken early is fine */
+        if (max_ns)
+            (void)nanosleep(&t, NULL); /* woken early is fine */
         return;
     }
     if (!loaded.wake && max_ns > NO_WAKE_NS)

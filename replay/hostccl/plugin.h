@@ -8,8 +8,9 @@
 struct hostccl_plugin {
     const ncclNet_v11_t *net;
     const ncclProfiler_v5_t *profiler; /* NULL: none */
-    /* Waits until a transfer may have progressed, at most max_ns; wake ends that. Never
-     * NULL: plugins without them get short sleeps. */
+    /* Waits until a transfer may have progressed, at most max_ns; wake ends that. With
+     * 0 it does not wait, and the next tests try everything. Never NULL: plugins
+     * without them get short sleeps. */
     void (*wait)(uint64_t max_ns);
     void (*wake)(void);
     void (*more)(int more); /* the next isend is followed by another at once */

@@ -2,7 +2,7 @@
  *
  *   group API > collective or p2p API > Coll or P2p > ProxyOp > ProxyStep > NetPlugin
  *
- * API events are made by the calling thread, the others by the progress thread. A
+ * API events are made by the calling thread, the others by the driver. A
  * communicator without a profiler has profile->plugin NULL: every function then does
  * nothing. Which events are wanted is the mask that the plugin gave at init.
  */

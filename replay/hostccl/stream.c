@@ -1,7 +1,7 @@
 /* Streams and events of runtime/crystal_stream.h on host memory.
  *
  * A stream is a queue of items. Calling threads count what they put in (issued) and
- * wait for what came out (ended); the items themselves are the progress thread's. An
+ * wait for what came out (ended); the items themselves are the driver's. An
  * event has generations: each record is one, a wait is for the one that was the last
  * when it was called. A failure of a communicator stays with the streams in which its
  * work stood until that communicator is destroyed.
@@ -28,7 +28,7 @@ struct hostccl_stream {
     uint32_t waiting;  /* threads in synchronize */
     bool is_destroyed; /* freed when ended = issued and nobody waits */
     struct hostccl_stream *prev_all, *next_all;
-    /* the progress thread's */
+    /* the driver's */
     struct hostccl_item *items, **last_item;
     struct hostccl_stream *next_active;
     bool is_active; /* changed under the lock */
@@ -46,7 +46,7 @@ struct crystal_event {
 static struct hostccl_stream null_stream = {.magic = STREAM_MAGIC};
 static struct {
     struct hostccl_stream *all;    /* under the lock; without the null stream */
-    struct hostccl_stream *active; /* the progress thread's */
+    struct hostccl_stream *active; /* the driver's */
 } streams;
 
 static struct hostccl_stream *stream_of(ncclStream_t handle)
@@ -112,7 +112,7 @@ void hostccl_stream_announce(struct hostccl_stream *stream)
     stream->issued++;
 }
 
-/* --- the progress thread's part --- */
+/* --- the driver's part --- */
 
 void hostccl_stream_feed(struct hostccl_item *item)
 {

@@ -1,7 +1,7 @@
 /* What one call asks for, and how far it is.
  *
  * A task is made by the calling thread, belongs to a launch once its group ends, and is
- * worked on by the progress thread alone.
+ * worked on by the driver alone.
  */
 #ifndef CRYSTAL_HOSTCCL_TASK_H
 #define CRYSTAL_HOSTCCL_TASK_H
@@ -39,7 +39,8 @@ struct hostccl_task {
     struct hostccl_redop redop;
     uint32_t peer; /* or root */
     ncclStream_t stream;
-    void *api_event, *event; /* profiler */
+    struct hostccl_stream *queue; /* behind stream, borrowed */
+    void *api_event, *event;      /* profiler */
 
     bool is_begun, is_ended;
     struct hostccl_task *self; /* send to oneself: the receive that takes it */
