@@ -78,13 +78,14 @@ static int finish_run(const struct stage *stage, const char *sub,
 
 /* What the agent looks after while Slurm's tasks run. */
 struct watch {
+    struct stage *stage;
     struct task_ends ends;
 };
 
 static int check_watch(void *context, struct crystal_error *err)
 {
     struct watch *watch = context;
-    int code = stage_node_check(watch->ends.node, err);
+    int code = stage_node_check(watch->stage, err);
 
     return code ? task_ends_explain(&watch->ends, code, err)
                 : task_ends_check(&watch->ends, err);
@@ -148,8 +149,9 @@ int stage_emulate(struct stage *stage, uint32_t node_number)
         code =
             stage_start_ranks(stage, layout->sandbox, layout->sandbox_count, 0, &err);
         if (!code)
-            code = stage_wait_ranks(stage, stage_node_check, stage->service, &err);
+            code = stage_wait_ranks(stage, stage_node_check, stage, &err);
     } else if (!code) {
+        watch.stage = stage;
         watch.ends.node = stage->service;
         code = wait_tasks(stage, node_number, &watch, &err);
     }

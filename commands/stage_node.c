@@ -7,6 +7,7 @@
 #include "runtime/blockfile.h"
 #include "runtime/env.h"
 #include "runtime/library.h"
+#include "runtime/log.h"
 
 #include <errno.h>
 #include <unistd.h>
@@ -55,9 +56,17 @@ void stage_node_close(struct stage *stage)
     stage->service = NULL;
 }
 
-int stage_node_check(void *node, struct crystal_error *err)
+int stage_node_check(void *context, struct crystal_error *err)
 {
-    return crystal_node_status(node, err);
+    const struct stage *stage = context;
+    char notice[CRYSTAL_ERROR_TEXT_BYTES];
+    int code = crystal_node_status(stage->service, err);
+
+    if (!code)
+        code = crystal_node_look(stage->service, notice, sizeof notice, err);
+    if (code > 0)
+        crystal_log(CRYSTAL_LOG_WARNING, stage->name, "%s", notice);
+    return code < 0 ? code : 0;
 }
 
 int stage_node_seal_runs(const struct stage *stage, const char *sub,

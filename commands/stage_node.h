@@ -13,8 +13,9 @@
 int stage_node_open(struct stage *stage, int timed, struct crystal_error *err);
 /* Ends it, if there is one. */
 void stage_node_close(struct stage *stage);
-/* A stage_check_fn over the stage's crystal_node. */
-int stage_node_check(void *node, struct crystal_error *err);
+/* A stage_check_fn over the stage: has its service failed, does a rank keep others
+ * waiting (that is told)? */
+int stage_node_check(void *stage, struct crystal_error *err);
 /* Seals DIR/sub/LRANK.run of the sandbox ranks, those that are there. */
 int stage_node_seal_runs(const struct stage *stage, const char *sub,
                          struct crystal_error *err);

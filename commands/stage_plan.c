@@ -140,7 +140,7 @@ static int run_slice(struct stage *stage, const struct crystal_slices *slices,
     if (!code)
         code = stage_start_ranks(stage, ranks, count, 1, err);
     if (!code)
-        code = stage_wait_ranks(stage, stage_node_check, stage->service, err);
+        code = stage_wait_ranks(stage, stage_node_check, stage, err);
     stage_node_close(stage);
     sealed = seal(stage, &seal_err);
     if (sealed && !code) { /* the first fault is what is told */

@@ -181,7 +181,8 @@ struct crystal_net_end {
     struct crystal_net_comm *comm;
     uint32_t peer_crank;
     int is_send;
-    int failed; /* positive errno: every further call fails */
+    int failed;       /* positive errno: every further call fails */
+    unsigned waiting; /* requests that have waited long, as the roll says */
     uint64_t number;
     struct crystal_net_request requests[CRYSTAL_NET_REQUESTS];
     /* requests that are not moved yet, oldest first */

@@ -149,20 +149,30 @@ int crystal_net_post(struct crystal_net_end *end, void *data, uint64_t bytes,
 static void tell_waiting(struct crystal_net_request *r)
 {
     const struct crystal_operation *op = r->id.operation;
+    struct crystal_net_end *end = r->end;
 
-    if (r->told || crystal_log_level_get() < CRYSTAL_LOG_DEBUG ||
-        crystal_now_ns() < r->posted_ns + WAITING_NS)
+    if (r->told || crystal_now_ns() < r->posted_ns + WAITING_NS)
         return;
     r->told = 1;
+    if (!end->waiting++)
+        crystal_net_note(end->comm, CRYSTAL_ROLL_WAITS, end->peer_crank);
     crystal_log(CRYSTAL_LOG_DEBUG, "net",
                 "communicator %016llx: %s rank %u, message %u of %llu, %llu bytes, has "
                 "waited %d s: function %u, operation %llu, channel %u, algorithm %d, "
                 "protocol %d",
-                (unsigned long long)r->end->comm->comm_id, r->end->ops->name,
-                r->end->peer_crank, r->id.step, (unsigned long long)r->id.message_count,
+                (unsigned long long)end->comm->comm_id, end->ops->name, end->peer_crank,
+                r->id.step, (unsigned long long)r->id.message_count,
                 (unsigned long long)r->bytes, (int)(WAITING_NS / 1000000000U),
                 op ? op->func : 0, op ? (unsigned long long)op->seq : 0ULL,
                 r->id.channel, op ? (int)op->algo : 0, op ? (int)op->proto : 0);
+}
+
+static void tell_going_on(const struct crystal_net_request *r)
+{
+    struct crystal_net_end *end = r->end;
+
+    if (r->told && !--end->waiting)
+        crystal_net_note(end->comm, CRYSTAL_ROLL_WENT_ON, end->peer_crank);
 }
 
 int crystal_net_test(struct crystal_net_request *r, int *ret_done, uint64_t *ret_bytes,
@@ -193,6 +203,7 @@ int crystal_net_test(struct crystal_net_request *r, int *ret_done, uint64_t *ret
         crystal_wait_until(r->due_ns);
         return crystal_net_abort_check(end->comm->module);
     }
+    tell_going_on(r);
     *ret_done = 1;
     *ret_bytes = r->got;
     crystal_copy_release(r);

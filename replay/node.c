@@ -9,6 +9,7 @@
 #include "replay/driver.h"
 #include "replay/node_directory.h"
 #include "replay/proxy.h"
+#include "replay/rank_watch.h"
 #include "replay/roll.h"
 #include "runtime/graph.h"
 #include "runtime/outfile.h"
@@ -33,6 +34,7 @@ struct crystal_node {
     struct crystal_graph *graph; /* NULL without one */
     struct crystal_board *board;
     struct crystal_roll *roll;
+    struct crystal_rank_watch *watch;
     struct crystal_driver *driver; /* NULL unless timed */
     struct crystal_proxy *proxy;
     char board_path[PATH_MAX];
@@ -130,6 +132,11 @@ struct crystal_node *crystal_node_create(const struct crystal_node_config *confi
     node->roll = crystal_roll_create(node->directory.path, err);
     if (!node->roll)
         goto err_node;
+    node->watch = crystal_rank_watch_create(node->roll, node->board, config->layout);
+    if (!node->watch) {
+        (void)crystal_error_set(err, ENOMEM, "node: out of memory");
+        goto err_node;
+    }
     if (config->timed) {
         node->driver = crystal_driver_create(
             node->board, config->layout, config->graph_path, config->profile_path, err);
@@ -168,6 +175,12 @@ int crystal_node_status(struct crystal_node *node, struct crystal_error *err)
     return crystal_error_set(err, ECANCELED, "%s", text);
 }
 
+int crystal_node_look(struct crystal_node *node, char *notice, size_t notice_bytes,
+                      struct crystal_error *err)
+{
+    return crystal_rank_watch_look(node->watch, notice, notice_bytes, err);
+}
+
 uint32_t crystal_node_cause(struct crystal_node *node, uint32_t lrank)
 {
     return crystal_roll_cause(node->roll, lrank);
@@ -181,6 +194,7 @@ void crystal_node_destroy(struct crystal_node *node)
         crystal_client_on_comm_id(node->coord, NULL, NULL);
     crystal_proxy_destroy(node->proxy);
     crystal_driver_destroy(node->driver);
+    crystal_rank_watch_destroy(node->watch);
     crystal_roll_destroy(node->roll);
     crystal_board_destroy(node->board);
     crystal_node_directory_remove(&node->directory);

@@ -9,6 +9,8 @@
 #include "runtime/error.h"
 #include "runtime/layout.h"
 
+#include <stddef.h>
+
 struct crystal_node;
 
 struct crystal_node_config {
@@ -35,8 +37,11 @@ int crystal_node_comm(struct crystal_node *node, int forge,
 const char *crystal_node_board_path(const struct crystal_node *node);
 /* The first failure of proxy, timeline or plugins since create; 0 if none. */
 int crystal_node_status(struct crystal_node *node, struct crystal_error *err);
-/* The sandbox rank whose end began that of lrank, or, lrank UINT32_MAX, all others',
- * see crystal_roll_cause. */
+/* Looks after the sandbox ranks, see crystal_rank_watch_look. */
+int crystal_node_look(struct crystal_node *node, char *notice, size_t notice_bytes,
+                      struct crystal_error *err);
+/* The sandbox rank whose end began that of lrank (UINT32_MAX: that of whoever was the
+ * first), see crystal_roll_cause. */
 uint32_t crystal_node_cause(struct crystal_node *node, uint32_t lrank);
 /* Writes what is known of this run to path (by a temporary name, mode 0600) as YAML.
  * Keys: version (1), mode (immediate or timed), logical_ranks, sandbox_ranks, timeline

@@ -128,9 +128,16 @@ static void read_on(struct crystal_roll *roll)
     }
 }
 
-/* Who is this crank? UINT32_MAX where no process of this node has said so. */
-static uint32_t member(const struct crystal_roll *roll, uint64_t comm_id,
-                       uint32_t crank)
+const struct crystal_roll_record *crystal_roll_records(struct crystal_roll *roll,
+                                                       uint32_t *ret_count)
+{
+    read_on(roll);
+    *ret_count = roll->count;
+    return roll->records;
+}
+
+uint32_t crystal_roll_member(const struct crystal_roll *roll, uint64_t comm_id,
+                             uint32_t crank)
 {
     for (uint32_t i = 0; i < roll->count; i++) {
         const struct crystal_roll_record *r = &roll->records[i];
@@ -157,7 +164,7 @@ static uint32_t first_parted(const struct crystal_roll *roll, uint32_t lrank,
         if (r->kind != CRYSTAL_ROLL_PARTED || r->time_ns >= *ret_ns ||
             (r->lrank != lrank && lrank != UINT32_MAX))
             continue;
-        who = member(roll, r->comm_id, r->crank);
+        who = crystal_roll_member(roll, r->comm_id, r->crank);
         if (who == UINT32_MAX || who == r->lrank)
             continue;
         found = who;
@@ -168,12 +175,19 @@ static uint32_t first_parted(const struct crystal_roll *roll, uint32_t lrank,
 
 uint32_t crystal_roll_cause(struct crystal_roll *roll, uint32_t lrank)
 {
-    uint64_t before_ns = UINT64_MAX;
+    uint64_t before_ns = UINT64_MAX, seen_ns;
+    uint32_t next;
 
     read_on(roll);
+    if (first_parted(roll, lrank, &seen_ns) == UINT32_MAX) {
+        next = first_parted(roll, UINT32_MAX, &seen_ns);
+        if (next == UINT32_MAX)
+            return lrank;
+        before_ns = seen_ns;
+        lrank = next;
+    }
     for (;;) {
-        uint64_t seen_ns;
-        uint32_t next = first_parted(roll, lrank, &seen_ns);
+        next = first_parted(roll, lrank, &seen_ns);
 
         /* what it saw later than it was seen to end is a consequence */
         if (next == UINT32_MAX || seen_ns >= before_ns)

@@ -19,7 +19,9 @@
 
 enum crystal_roll_kind {
     CRYSTAL_ROLL_JOINED = 1, /* the process is `crank` of the communicator */
-    CRYSTAL_ROLL_PARTED = 2  /* it has seen the end of `crank` while it needed it */
+    CRYSTAL_ROLL_PARTED = 2, /* it has seen the end of `crank` while it needed it */
+    CRYSTAL_ROLL_WAITS = 3,  /* a transfer with `crank` has not moved for 3 s */
+    CRYSTAL_ROLL_WENT_ON = 4 /* it has, and no other with `crank` waits so */
 };
 
 struct crystal_roll_record {
@@ -46,10 +48,18 @@ struct crystal_roll *crystal_roll_create(const char *directory,
                                          struct crystal_error *err);
 void crystal_roll_destroy(struct crystal_roll *roll); /* NULL is fine */
 
+/* All records, those written since the last call included; valid until the next call
+ * with this roll. */
+const struct crystal_roll_record *crystal_roll_records(struct crystal_roll *roll,
+                                                       uint32_t *ret_count);
+/* The rank that has joined comm_id as crank, UINT32_MAX if none of this node has. */
+uint32_t crystal_roll_member(const struct crystal_roll *roll, uint64_t comm_id,
+                             uint32_t crank);
+
 /* The rank whose end began that of lrank, as far as this node knows: lrank saw the end
- * of one, that one the end of another before, and so on. lrank itself where it saw
- * none. lrank UINT32_MAX: whose end was seen before all others, UINT32_MAX where none
- * was. Reads what was written since. */
+ * of one, that one the end of another before, and so on. Where it saw none (others may
+ * have stopped the job), the rank whose end was seen before all others; lrank itself
+ * where nobody saw any. Reads what was written since. */
 uint32_t crystal_roll_cause(struct crystal_roll *roll, uint32_t lrank);
 
 #endif

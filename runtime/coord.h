@@ -41,4 +41,7 @@ int crystal_coord_run(struct crystal_coord *coord, struct crystal_error *err);
 /* Removes DIR/coord and DIR/token. NULL is fine. */
 void crystal_coord_destroy(struct crystal_coord *coord);
 
+/* From CRYSTAL_HANG_SECONDS; NULL or no number: the default. */
+uint64_t crystal_coord_hang_ns(const char *seconds);
+
 #endif

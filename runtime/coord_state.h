@@ -117,8 +117,6 @@ void crystal_coord_diagnose(struct crystal_coord *coord,
 void crystal_coord_notice(void *context, const char *text);
 int crystal_coord_site(void *context, uint32_t lrank, uint64_t address, char *text,
                        size_t text_bytes);
-/* From CRYSTAL_HANG_SECONDS; NULL or no number: the default. */
-uint64_t crystal_coord_hang_ns(const char *seconds);
 
 /* coord_files.c */
 int crystal_coord_write_files(struct crystal_coord *coord, struct crystal_error *err);

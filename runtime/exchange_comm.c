@@ -265,7 +265,9 @@ int crystal_exchange_comm_init(struct crystal_exchange *x, uint32_t lrank,
         return crystal_error_set(err, EINVAL,
                                  "coordinator: rank %" PRIu32
                                  " joins communicator '%s' "
-                                 "as its rank %" PRIu32 ", which is rank %" PRIu32,
+                                 "as its rank %" PRIu32 ", which is rank %" PRIu32
+                                 "; the program has to take its rank from RANK or "
+                                 "SLURM_PROCID",
                                  lrank, m->name, init->crank, m->members[init->crank]);
     member = crystal_exchange_member(m, lrank);
     if (!member && !m->members_known)

@@ -4,8 +4,8 @@
  *
  * usage: ncclprog [--iterations N] [--compute-us U] [--elements E] [--tp T] [--pp P]
  *                 [--pattern NAME,...] [--microbatches M] [--id-dir DIR]
- *                 [--fail-rank R --fail exit|segv|kill|early|silent|mismatch [--fail-at
- * I]]
+ *                 [--fail-rank R --fail exit|segv|kill|early|silent|mismatch|stop|sleep
+ * [--fail-at I]]
  *
  * It loads CRYSTAL_NCCL_LIBRARY and takes RANK and WORLD_SIZE from the environment.
  * Unique ids go through the store at MASTER_PORT on this host, under PyTorch's keys, or
@@ -290,6 +290,10 @@ static void fail_here(void)
         exit(0);
     } else if (strcmp(options.fail, "silent") == 0) {
         _exit(0);
+    } else if (strcmp(options.fail, "stop") == 0) {
+        (void)raise(SIGSTOP);
+    } else if (strcmp(options.fail, "sleep") == 0) {
+        sleep_us(8e6);
     } else if (strcmp(options.fail, "mismatch") == 0) {
         OK(AllReduce(&value, &value, 1, ncclFloat32, ncclSum, world.comm, stream));
         OK(stream_synchronize(stream));

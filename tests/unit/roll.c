@@ -76,7 +76,7 @@ static void the_first_of_a_chain(void)
     CHECK_EQ(crystal_roll_cause(roll, 11), 12);
     CHECK_EQ(crystal_roll_cause(roll, 12), 12);
     CHECK_EQ(crystal_roll_cause(roll, 13), 12);
-    CHECK_EQ(crystal_roll_cause(roll, 14), 14);
+    CHECK_EQ(crystal_roll_cause(roll, 14), 12);
     CHECK_EQ(crystal_roll_cause(roll, UINT32_MAX), 12);
     crystal_roll_destroy(roll);
 }

@@ -1,0 +1,426 @@
+/* See rank_watch.h.
+ *
+ * A rank waits for another where
+ *   - a transfer with it has not moved for 3 s (roll: WAITS),
+ *   - the transfer is with a virtual rank, whose message may depend on it: it is a
+ *     member of that communicator and has not arrived at an operation that the waiting
+ *     rank has arrived at (board; where virtual ranks answer at once, it does not say
+ *     who has arrived),
+ *   - it has not joined a communicator that the other has joined 3 s ago.
+ * It is told when it has used no CPU for as long, and waits for nobody itself: who
+ * computes is only slow.
+ */
+#include "config.h"
+
+#include "replay/rank_watch.h"
+
+#include "replay/wire.h"
+#include "runtime/coord.h"
+#include "runtime/env.h"
+#include "runtime/process.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define LOOK_NS    1000000000U
+#define LOOKS_IDLE 4  /* without CPU, or stopped: by now all have told who wait 3 s */
+#define BUSY_TICKS 5U /* of 100 a second: what service threads use is less */
+#define JOIN_NS    UINT64_C(3000000000)
+
+struct watched {
+    uint32_t lrank, pid; /* pid 0: not known */
+    uint64_t cpu_ticks;
+    uint32_t idle_looks, stopped_looks; /* in a row, to the last one */
+    int has_joined, has_ended;          /* the process pid; else pid is one of its */
+    int is_told;
+};
+
+struct crystal_rank_watch {
+    struct crystal_roll *roll;
+    struct crystal_board *board;
+    const struct crystal_layout *layout;
+    struct watched *ranks; /* of the sandbox */
+    uint32_t count;
+    uint32_t checked; /* records whose cranks are those of the board */
+    uint64_t looked_ns, hang_looks;
+};
+
+/* Why one rank waits for another. */
+struct wait {
+    uint32_t lrank;   /* who waits */
+    uint64_t comm_id; /* where */
+    int joins;        /* for the other to join it */
+};
+
+struct crystal_rank_watch *
+crystal_rank_watch_create(struct crystal_roll *roll, struct crystal_board *board,
+                          const struct crystal_layout *layout)
+{
+    struct crystal_rank_watch *w = calloc(1, sizeof *w);
+
+    if (w)
+        w->ranks = calloc(layout->sandbox_count + 1, sizeof *w->ranks);
+    if (!w || !w->ranks) {
+        free(w);
+        return NULL;
+    }
+    w->roll = roll;
+    w->board = board;
+    w->layout = layout;
+    w->count = layout->sandbox_count;
+    for (uint32_t i = 0; i < w->count; i++)
+        w->ranks[i].lrank = layout->sandbox[i];
+    w->hang_looks = crystal_coord_hang_ns(getenv(CRYSTAL_ENV_HANG_SECONDS)) / LOOK_NS;
+    return w;
+}
+
+void crystal_rank_watch_destroy(struct crystal_rank_watch *w)
+{
+    if (!w)
+        return;
+    free(w->ranks);
+    free(w);
+}
+
+static struct watched *rank_of(struct crystal_rank_watch *w, uint32_t lrank)
+{
+    for (uint32_t i = 0; i < w->count; i++)
+        if (w->ranks[i].lrank == lrank)
+            return &w->ranks[i];
+    return NULL;
+}
+
+/* --- who is who --- */
+
+/* A record of an earlier process of that rank says nothing of the present one. */
+static int is_alive(const struct crystal_roll_record *r)
+{
+    struct crystal_process_look process;
+
+    return crystal_process_look(r->pid, &process) == 0 && process.state != 'Z';
+}
+
+static int claimed_twice(const struct crystal_roll_record *r, const char *name,
+                         uint32_t owner, struct crystal_error *err)
+{
+    return crystal_error_set(err, EINVAL,
+                             "rank %u joins communicator '%s' as its rank %u, which is "
+                             "rank %u; the program has to take its rank from RANK or "
+                             "SLURM_PROCID",
+                             r->lrank, name, r->crank, owner);
+}
+
+/* The members of a communicator on the board are known by crank; of others it is known
+ * that no two processes are the same one. */
+static int check_joined(const struct crystal_rank_watch *w,
+                        const struct crystal_roll_record *records, uint32_t index,
+                        struct crystal_error *err)
+{
+    const struct crystal_roll_record *r = &records[index];
+    struct crystal_board_comm *comm = crystal_board_comm_find(w->board, r->comm_id);
+    char name[24];
+
+    if (comm)
+        return r->crank < comm->nranks &&
+                       crystal_board_members(w->board, comm)[r->crank] != r->lrank
+                   ? claimed_twice(r, comm->name,
+                                   crystal_board_members(w->board, comm)[r->crank], err)
+                   : 0;
+    for (uint32_t i = 0; i < index; i++) {
+        const struct crystal_roll_record *other = &records[i];
+
+        if (other->kind == CRYSTAL_ROLL_JOINED && other->comm_id == r->comm_id &&
+            other->crank == r->crank && other->lrank != r->lrank && is_alive(other) &&
+            is_alive(r)) {
+            (void)snprintf(name, sizeof name, "%016" PRIx64, r->comm_id);
+            return claimed_twice(r, name, other->lrank, err);
+        }
+    }
+    return 0;
+}
+
+static int check_claims(struct crystal_rank_watch *w,
+                        const struct crystal_roll_record *records, uint32_t count,
+                        struct crystal_error *err)
+{
+    for (uint32_t i = w->checked; i < count; i++) {
+        const struct crystal_roll_record *r = &records[i];
+        struct watched *rank = rank_of(w, r->lrank);
+        int code =
+            r->kind == CRYSTAL_ROLL_JOINED ? check_joined(w, records, i, err) : 0;
+
+        if (code)
+            return code;
+        if (rank) {
+            rank->has_joined = 1;
+            rank->pid = r->pid;
+        }
+    }
+    return 0;
+}
+
+/* --- who waits for whom --- */
+
+/* lrank has arrived at an operation of the communicator and other has not. */
+static int is_ahead(struct crystal_rank_watch *w, struct crystal_board_comm *comm,
+                    uint32_t lrank, uint32_t other)
+{
+    const uint32_t *members = crystal_board_members(w->board, comm);
+    uint32_t own = UINT32_MAX, its = UINT32_MAX;
+
+    for (uint32_t crank = 0; crank < comm->nranks; crank++) {
+        own = members[crank] == lrank ? crank : own;
+        its = members[crank] == other ? crank : its;
+    }
+    if (own == UINT32_MAX || its == UINT32_MAX)
+        return 0;
+    if (crystal_board_header(w->board)->mode == CRYSTAL_BOARD_IMMEDIATE)
+        return 1;
+    for (uint64_t seq = 0; seq < CRYSTAL_BOARD_SLOTS; seq++) {
+        struct crystal_board_slot *slot = crystal_board_slot(w->board, comm, seq);
+        struct crystal_board_cell *cells = crystal_board_cells(w->board, comm, slot);
+
+        if (atomic_load(&slot->seq_plus1) && atomic_load(&cells[own].arrive_ns) &&
+            !atomic_load(&cells[own].end_ns) && !atomic_load(&cells[its].arrive_ns))
+            return 1;
+    }
+    return 0;
+}
+
+/* Has this wait gone on? */
+static int has_gone_on(const struct crystal_roll_record *records, uint32_t count,
+                       uint32_t index)
+{
+    const struct crystal_roll_record *r = &records[index];
+
+    for (uint32_t i = index + 1; i < count; i++)
+        if (records[i].lrank == r->lrank && records[i].comm_id == r->comm_id &&
+            records[i].crank == r->crank && records[i].kind >= CRYSTAL_ROLL_WAITS)
+            return 1; /* WENT_ON, or told again */
+    return 0;
+}
+
+/* Does this rank wait itself? */
+static int is_waiting(const struct crystal_roll_record *records, uint32_t count,
+                      uint32_t lrank)
+{
+    for (uint32_t i = 0; i < count; i++)
+        if (records[i].kind == CRYSTAL_ROLL_WAITS && records[i].lrank == lrank &&
+            !has_gone_on(records, count, i))
+            return 1;
+    return 0;
+}
+
+static int waits_for(struct crystal_rank_watch *w,
+                     const struct crystal_roll_record *records, uint32_t count,
+                     uint32_t index, uint32_t lrank)
+{
+    const struct crystal_roll_record *r = &records[index];
+    struct crystal_board_comm *comm;
+
+    if (r->kind != CRYSTAL_ROLL_WAITS || r->lrank == lrank ||
+        has_gone_on(records, count, index))
+        return 0;
+    if (crystal_roll_member(w->roll, r->comm_id, r->crank) == lrank)
+        return 1;
+    comm = crystal_board_comm_find(w->board, r->comm_id);
+    return comm && is_ahead(w, comm, r->lrank, lrank);
+}
+
+/* Is lrank a member of the communicator that has not joined it? */
+static int is_missed(struct crystal_rank_watch *w,
+                     const struct crystal_roll_record *record, uint32_t lrank)
+{
+    struct crystal_board_comm *comm =
+        crystal_board_comm_find(w->board, record->comm_id);
+    const uint32_t *members = comm ? crystal_board_members(w->board, comm) : NULL;
+
+    if (!comm || record->kind != CRYSTAL_ROLL_JOINED || record->lrank == lrank ||
+        crystal_now_ns() - record->time_ns < JOIN_NS)
+        return 0;
+    for (uint32_t crank = 0; crank < comm->nranks; crank++)
+        if (members[crank] == lrank)
+            return crystal_roll_member(w->roll, record->comm_id, crank) == UINT32_MAX;
+    return 0;
+}
+
+/* Who waits for lrank? 0: nobody. */
+static int find_wait(struct crystal_rank_watch *w,
+                     const struct crystal_roll_record *records, uint32_t count,
+                     uint32_t lrank, struct wait *ret)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        int joins = is_missed(w, &records[i], lrank);
+
+        if (!joins && !waits_for(w, records, count, i, lrank))
+            continue;
+        *ret = (struct wait){records[i].lrank, records[i].comm_id, joins};
+        return 1;
+    }
+    return 0;
+}
+
+/* --- looking --- */
+
+/* What a rank that has joined nothing does: the processes with its environment, a
+ * wrapper and what it has started, as one. ret->state 0: there is none here. */
+static void look_for(struct watched *rank, struct crystal_process_look *ret)
+{
+    DIR *proc = opendir("/proc");
+    struct dirent *entry;
+
+    *ret = (struct crystal_process_look){0};
+    while (proc && (entry = readdir(proc)) != NULL) {
+        struct crystal_process_look process;
+        uint32_t pid = (uint32_t)strtoul(entry->d_name, NULL, 10);
+
+        if (!pid || !crystal_process_is_rank(pid, rank->lrank) ||
+            crystal_process_look(pid, &process))
+            continue;
+        if (!ret->state || process.state == 'T')
+            rank->pid = pid;
+        if (!ret->state || process.state == 'T')
+            ret->state = process.state;
+        ret->cpu_ticks += process.cpu_ticks;
+    }
+    if (proc)
+        (void)closedir(proc); /* read-only */
+}
+
+static void count_look(struct watched *rank, const struct crystal_process_look *process)
+{
+    rank->stopped_looks =
+        process->state == 'T' || process->state == 't' ? rank->stopped_looks + 1 : 0;
+    /* less than before: one of its processes has ended */
+    rank->idle_looks =
+        process->cpu_ticks - rank->cpu_ticks < BUSY_TICKS ? rank->idle_looks + 1 : 0;
+    rank->cpu_ticks = process->cpu_ticks;
+    if (!rank->idle_looks)
+        rank->is_told = 0;
+}
+
+static void look_at(struct watched *rank)
+{
+    struct crystal_process_look process;
+
+    if (!rank->has_joined)
+        return; /* looked for where it is missed */
+    rank->has_ended = crystal_process_look(rank->pid, &process) || process.state == 'Z';
+    if (rank->has_ended)
+        rank->idle_looks = rank->stopped_looks = 0;
+    else
+        count_look(rank, &process);
+}
+
+static void place_text(struct crystal_rank_watch *w, const struct wait *wait, char *out,
+                       size_t out_bytes)
+{
+    struct crystal_board_comm *comm = crystal_board_comm_find(w->board, wait->comm_id);
+
+    (void)snprintf(out, out_bytes, "rank %u waits for it%s", wait->lrank,
+                   wait->joins ? " to join communicator '" : " in communicator '");
+    if (comm)
+        (void)snprintf(out + strlen(out), out_bytes - strlen(out), "%s'", comm->name);
+    else
+        (void)snprintf(out + strlen(out), out_bytes - strlen(out), "%016" PRIx64 "'",
+                       wait->comm_id);
+}
+
+static int judge(struct crystal_rank_watch *w, struct watched *rank,
+                 const struct wait *wait, int is_itself_waiting, char *notice,
+                 size_t notice_bytes, struct crystal_error *err)
+{
+    char place[256];
+    int is_stopped = rank->stopped_looks >= LOOKS_IDLE;
+
+    place_text(w, wait, place, sizeof place);
+    if (rank->idle_looks >= w->hang_looks)
+        return crystal_error_set(
+            err, ETIMEDOUT, "a rank hangs: rank %u (pid %u) %s for %u s; %s",
+            rank->lrank, rank->pid, is_stopped ? "is stopped" : "has used no CPU",
+            rank->idle_looks, place);
+    if (rank->is_told || is_itself_waiting)
+        return 0;
+    rank->is_told = 1;
+    (void)snprintf(notice, notice_bytes, "rank %u (pid %u) %s; %s", rank->lrank,
+                   rank->pid,
+                   is_stopped ? "is stopped by a signal or debugger"
+                              : "uses no CPU and keeps others waiting",
+                   place);
+    return 1;
+}
+
+/* Does every process that runs here wait and use no CPU? */
+static int do_all_wait(const struct crystal_rank_watch *w,
+                       const struct crystal_roll_record *records, uint32_t count)
+{
+    for (uint32_t i = 0; i < w->count; i++)
+        if (!w->ranks[i].has_ended && (w->ranks[i].idle_looks < LOOKS_IDLE ||
+                                       !is_waiting(records, count, w->ranks[i].lrank)))
+            return 0;
+    return 1;
+}
+
+/* A rank that has ended, and nobody has seen it: its neighbours are virtual. Where
+ * these answer at once, who waits for it is certain only when nobody does anything
+ * else. */
+static int judge_ended(struct crystal_rank_watch *w, const struct watched *rank,
+                       const struct wait *wait,
+                       const struct crystal_roll_record *records, uint32_t count,
+                       struct crystal_error *err)
+{
+    char place[256];
+
+    if (crystal_board_header(w->board)->mode == CRYSTAL_BOARD_IMMEDIATE &&
+        !do_all_wait(w, records, count))
+        return 0;
+    place_text(w, wait, place, sizeof place);
+    return crystal_error_set(err, ECANCELED, "rank %u has ended, but %s", rank->lrank,
+                             place);
+}
+
+int crystal_rank_watch_look(struct crystal_rank_watch *w, char *notice,
+                            size_t notice_bytes, struct crystal_error *err)
+{
+    uint64_t now_ns = crystal_now_ns();
+    const struct crystal_roll_record *records;
+    uint32_t count;
+    int result = 0;
+
+    records = crystal_roll_records(w->roll, &count);
+    result = check_claims(w, records, count, err);
+    if (result || now_ns - w->looked_ns < LOOK_NS)
+        return result;
+    w->looked_ns = now_ns;
+    w->checked = count;
+    for (uint32_t i = 0; i < w->count; i++)
+        look_at(&w->ranks[i]);
+    for (uint32_t i = 0; !result && i < 2 * w->count; i++) {
+        struct watched *rank = &w->ranks[i % w->count];
+        int is_itself_waiting = i >= w->count; /* those come last */
+        struct crystal_process_look process;
+        struct wait wait;
+
+        if (is_waiting(records, count, rank->lrank) != is_itself_waiting ||
+            (rank->has_joined && !rank->has_ended && rank->idle_looks < LOOKS_IDLE) ||
+            !find_wait(w, records, count, rank->lrank, &wait))
+            continue;
+        if (!rank->has_joined) {
+            look_for(rank, &process);
+            if (process.state)
+                count_look(rank, &process);
+        }
+        if (rank->has_ended)
+            result = is_itself_waiting
+                         ? 0
+                         : judge_ended(w, rank, &wait, records, count, err);
+        else if (rank->idle_looks >= LOOKS_IDLE)
+            result =
+                judge(w, rank, &wait, is_itself_waiting, notice, notice_bytes, err);
+    }
+    return result;
+}

@@ -1,0 +1,230 @@
+/* The watch over ranks of which nobody sees the end: their neighbours are virtual. */
+#include "config.h"
+
+#include "replay/rank_watch.h"
+
+#include "tests/check.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <time.h>
+
+#define COMM 77
+
+static char directory[] = "/tmp/crystal-watch.XXXXXX";
+static uint32_t sandbox[] = {0, 1};
+static const struct crystal_layout layout = {
+    .lrank_count = 4, .sandbox = sandbox, .sandbox_count = 2};
+static const uint32_t members[] = {0, 1, 2, 3};
+static const uint8_t is_real[] = {1, 1, 0, 0};
+
+static struct crystal_roll *roll;
+static struct crystal_board *board;
+static struct crystal_rank_watch *watch;
+static pid_t ranks[2];
+
+/* A process as a rank that has joined, waits for `crank` if that is one, and sleeps. */
+static pid_t start_rank(uint32_t lrank, uint32_t crank)
+{
+    int ends[2];
+    char ready;
+    pid_t pid;
+
+    if (pipe(ends) < 0)
+        return -1;
+    pid = fork();
+    if (pid == 0) {
+        crystal_roll_write(directory, CRYSTAL_ROLL_JOINED, lrank, COMM, lrank);
+        if (crank < 4)
+            crystal_roll_write(directory, CRYSTAL_ROLL_WAITS, lrank, COMM, crank);
+        if (write(ends[1], "", 1) == 1)
+            (void)pause();
+        _exit(0);
+    }
+    CHECK_EQ(read(ends[0], &ready, 1), 1);
+    (void)close(ends[0]);
+    (void)close(ends[1]);
+    return pid;
+}
+
+static void end_rank(pid_t *pid)
+{
+    if (*pid > 0) {
+        CHECK_EQ(kill(*pid, SIGKILL), 0);
+        CHECK_EQ(waitpid(*pid, NULL, 0), *pid);
+    }
+    *pid = 0;
+}
+
+/* Rank 0 waits for the virtual rank 3, rank 1 for nobody. */
+static void begin(enum crystal_board_mode mode)
+{
+    struct crystal_board_config config = {.directory = directory,
+                                          .lrank_count = 4,
+                                          .ranks_per_node = 2,
+                                          .mode = mode,
+                                          .comm_capacity = 4};
+    struct crystal_error err = {0};
+
+    roll = crystal_roll_create(directory, &err);
+    board = crystal_board_create(&config, &err);
+    if (!roll || !board ||
+        crystal_board_comm_add(board, COMM, "world", 0, 4, members, is_real, &err)) {
+        printf("Bail out! %s\n", err.text);
+        exit(1);
+    }
+    watch = crystal_rank_watch_create(roll, board, &layout);
+    ranks[0] = start_rank(0, 3);
+    ranks[1] = start_rank(1, 9);
+}
+
+static void end(void)
+{
+    char path[64];
+
+    end_rank(&ranks[0]);
+    end_rank(&ranks[1]);
+    crystal_rank_watch_destroy(watch);
+    crystal_board_destroy(board);
+    crystal_roll_destroy(roll);
+    snprintf(path, sizeof path, "%s/roll", directory);
+    unlink(path);
+}
+
+/* Rank 0 has arrived at operation 0, rank 1 has where at_ns is not 0. */
+static void arrive(uint64_t at_ns)
+{
+    struct crystal_board_comm *comm = crystal_board_comm_find(board, COMM);
+    struct crystal_board_slot *slot = crystal_board_slot(board, comm, 0);
+    struct crystal_board_cell *cells = crystal_board_cells(board, comm, slot);
+
+    atomic_store(&slot->seq_plus1, 1);
+    atomic_store(&cells[0].arrive_ns, 5);
+    atomic_store(&cells[1].arrive_ns, at_ns);
+}
+
+/* What the first look that says something says, in at most this many seconds. */
+static int look(int seconds, char *notice, struct crystal_error *err)
+{
+    const struct timespec pause = {0, 100000000};
+    int result = 0;
+
+    notice[0] = 0;
+    for (int i = 0; !result && i < 10 * seconds; i++) {
+        result = crystal_rank_watch_look(watch, notice, CRYSTAL_ERROR_TEXT_BYTES, err);
+        (void)nanosleep(&pause, NULL);
+    }
+    return result;
+}
+
+static void who_ended_and_had_not_arrived(void)
+{
+    struct crystal_error err = {0};
+    char notice[CRYSTAL_ERROR_TEXT_BYTES];
+
+    begin(CRYSTAL_BOARD_TIMED);
+    arrive(0);
+    end_rank(&ranks[1]);
+    CHECK_EQ(look(10, notice, &err), -ECANCELED);
+    CHECK_STR(err.text,
+              "rank 1 has ended, but rank 0 waits for it in communicator 'world'");
+    end();
+}
+
+/* It has done its part: rank 0 waits for virtual ranks. */
+static void who_ended_after_it_arrived(void)
+{
+    struct crystal_error err = {0};
+    char notice[CRYSTAL_ERROR_TEXT_BYTES];
+
+    begin(CRYSTAL_BOARD_TIMED);
+    arrive(6);
+    end_rank(&ranks[1]);
+    CHECK_EQ(look(7, notice, &err), 0);
+    end();
+}
+
+/* Virtual ranks that answer at once do not keep rank 0 waiting. */
+static void who_ended_in_a_plan(void)
+{
+    struct crystal_error err = {0};
+    char notice[CRYSTAL_ERROR_TEXT_BYTES];
+
+    begin(CRYSTAL_BOARD_IMMEDIATE);
+    end_rank(&ranks[1]);
+    CHECK_EQ(look(15, notice, &err), -ECANCELED);
+    CHECK_STR(err.text,
+              "rank 1 has ended, but rank 0 waits for it in communicator 'world'");
+    end();
+}
+
+static void who_sleeps_is_told_once(void)
+{
+    struct crystal_error err = {0};
+    char notice[CRYSTAL_ERROR_TEXT_BYTES], want[CRYSTAL_ERROR_TEXT_BYTES];
+
+    begin(CRYSTAL_BOARD_TIMED);
+    arrive(0);
+    CHECK_EQ(look(15, notice, &err), 1);
+    (void)snprintf(want, sizeof want,
+                   "rank 1 (pid %d) uses no CPU and keeps others waiting; rank 0 waits "
+                   "for it in communicator 'world'",
+                   (int)ranks[1]);
+    CHECK_STR(notice, want);
+    CHECK_EQ(look(3, notice, &err), 0);
+    end();
+}
+
+/* What rank 0 waited for has come. */
+static void nobody_waits(void)
+{
+    struct crystal_error err = {0};
+    char notice[CRYSTAL_ERROR_TEXT_BYTES];
+
+    begin(CRYSTAL_BOARD_TIMED);
+    arrive(0);
+    crystal_roll_write(directory, CRYSTAL_ROLL_WENT_ON, 0, COMM, 3);
+    CHECK_EQ(look(7, notice, &err), 0);
+    end();
+}
+
+static void two_processes_as_one_rank(void)
+{
+    struct crystal_error err = {0};
+    char notice[CRYSTAL_ERROR_TEXT_BYTES];
+
+    begin(CRYSTAL_BOARD_TIMED);
+    crystal_roll_write(directory, CRYSTAL_ROLL_JOINED, 0, COMM, 1);
+    CHECK_EQ(look(1, notice, &err), -EINVAL);
+    CHECK_STR(err.text,
+              "rank 0 joins communicator 'world' as its rank 1, which is rank 1; the "
+              "program has to take its rank from RANK or SLURM_PROCID");
+    end();
+    begin(CRYSTAL_BOARD_TIMED); /* a communicator that is not on the board */
+    crystal_roll_write(directory, CRYSTAL_ROLL_JOINED, 0, 0xabc, 1);
+    CHECK_EQ(look(1, notice, &err), 0);
+    crystal_roll_write(directory, CRYSTAL_ROLL_JOINED, 1, 0xabc, 1);
+    CHECK_EQ(look(1, notice, &err), -EINVAL);
+    CHECK_STR(
+        err.text,
+        "rank 1 joins communicator '0000000000000abc' as its rank 1, which is rank "
+        "0; the program has to take its rank from RANK or SLURM_PROCID");
+    end();
+}
+
+int main(void)
+{
+    check_begin();
+    alarm(180); /* it mostly waits */
+    if (!mkdtemp(directory))
+        return 1;
+    CHECK_RUN(who_ended_and_had_not_arrived);
+    CHECK_RUN(who_ended_after_it_arrived);
+    CHECK_RUN(who_ended_in_a_plan);
+    CHECK_RUN(who_sleeps_is_told_once);
+    CHECK_RUN(nobody_waits);
+    CHECK_RUN(two_processes_as_one_rank);
+    rmdir(directory);
+    return check_end();
+}
