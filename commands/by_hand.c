@@ -167,6 +167,12 @@ static int run_stage(struct stage *stage)
                                         : stage_emulate(stage, 0);
 }
 
+/* To its end, so that there is something to report. */
+static int has_run(int code)
+{
+    return !code || code == CRYSTAL_EXIT_OTHER;
+}
+
 static int run(enum stage_kind kind, const char *job_dir, char **program)
 {
     struct crystal_launch *coord;
@@ -189,12 +195,12 @@ static int run(enum stage_kind kind, const char *job_dir, char **program)
         code = CRYSTAL_EXIT_STAGE;
     }
     stage_close(&stage);
-    if (coord && !code && stage_coord_finish(coord, job_dir, &err)) {
+    if (coord && has_run(code) && stage_coord_finish(coord, job_dir, &err)) {
         crystal_log(CRYSTAL_LOG_ERROR, stage_name(kind), "%s", err.text);
         code = CRYSTAL_EXIT_STAGE;
     }
     crystal_launch_destroy(coord);
-    if (kind == STAGE_EMULATE && !code)
+    if (kind == STAGE_EMULATE && has_run(code))
         say_report(job_dir, started);
     return code;
 }

@@ -1,15 +1,17 @@
 /* The subcommands of scrystal. Each is one function in commands/<name>.c with its own
  * getopt table and help text; argv[0] is the subcommand's name. The value is the exit
- * code: 0 done, 2 bad usage or configuration, 3 verify found a fault, 70 a stage
- * failed, else as the subcommand's help says. Results go to standard output, all
- * messages to standard error by crystal_log.
+ * code: 0 done, 2 bad usage or configuration, 3 verify found a fault, 5 what was
+ * emulated is not the captured job, 70 a stage failed, else as the subcommand's help
+ * says. Results go to standard output, all messages to standard error by crystal_log.
  */
 #ifndef CRYSTAL_COMMANDS_H
 #define CRYSTAL_COMMANDS_H
 
 #define CRYSTAL_EXIT_USAGE  2
 #define CRYSTAL_EXIT_VERIFY 3
-#define CRYSTAL_EXIT_STAGE  70
+#define CRYSTAL_EXIT_OTHER  5 /* the program has done well, but not what was captured \
+                               */
+#define CRYSTAL_EXIT_STAGE 70
 
 typedef int (*crystal_command_fn)(int argc, char **argv);
 

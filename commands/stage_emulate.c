@@ -4,10 +4,12 @@
  */
 #include "config.h"
 
+#include "commands/commands.h"
 #include "commands/stage.h"
 #include "commands/stage_node.h"
 #include "commands/task_ends.h"
 
+#include "replay/report.h"
 #include "runtime/env.h"
 #include "runtime/library.h"
 #include "runtime/log.h"
@@ -119,6 +121,18 @@ static void outlast_tasks(struct stage *stage, struct task_ends *ends)
         ;
 }
 
+/* The program has done well: was it the captured one? */
+static int check_job(const struct stage *stage, const char *sub)
+{
+    struct crystal_error err = {0};
+    int code = crystal_report_fit(stage->job_dir, sub, &err);
+
+    if (!code)
+        return 0;
+    crystal_log(CRYSTAL_LOG_ERROR, stage->name, "%s", crystal_error_text(&err));
+    return code == -ESTALE ? CRYSTAL_EXIT_OTHER : CRYSTAL_EXIT_STAGE;
+}
+
 int stage_emulate(struct stage *stage, uint32_t node_number)
 {
     const struct crystal_layout *layout = &stage->layout;
@@ -168,5 +182,5 @@ int stage_emulate(struct stage *stage, uint32_t node_number)
             outlast_tasks(stage, &watch.ends);
         return stage->code ? stage->code : exit_code; /* the program's own */
     }
-    return 0;
+    return has_virtual && !stage->code ? check_job(stage, sub) : 0;
 }

@@ -250,3 +250,39 @@ int crystal_report_write(const char *job_dir, struct crystal_error *err)
     report_fini(&r);
     return code;
 }
+
+static int rank_fits(const struct rp_rank *rank, struct crystal_error *err)
+{
+    static const char other[] = "this is not the captured job, run 'scrystal capture', "
+                                "'graph' and 'plan' again for it";
+
+    if (!rank->op_count)
+        return crystal_error_set(err, ESTALE, "rank %u made no NCCL call; %s",
+                                 rank->lrank, other);
+    if (rank->left_at < rank->op_count && rank->left_at < rank->before + rank->each)
+        return crystal_error_set(err, ESTALE,
+                                 "rank %u: call %llu of %llu is another one than was "
+                                 "captured; %s",
+                                 rank->lrank, (unsigned long long)rank->left_at + 1,
+                                 (unsigned long long)rank->op_count, other);
+    return 0;
+}
+
+int crystal_report_fit(const char *job_dir, const char *run, struct crystal_error *err)
+{
+    struct report r;
+    int code;
+
+    memset(&r, 0, sizeof r);
+    r.job_dir = job_dir;
+    (void)snprintf(r.run, sizeof r.run, "%s", run); /* longer ones are not found */
+    code = open_parents(&r, err);
+    if (!code)
+        code = read_run(&r, err);
+    if (!code)
+        code = rp_gather(&r, err);
+    for (uint32_t i = 0; !code && i < r.layout.sandbox_count; i++)
+        code = rank_fits(&r.ranks[i], err);
+    report_fini(&r);
+    return code;
+}

@@ -34,6 +34,7 @@ struct rp_rank {
     uint64_t peak_bytes;                   /* MEASURED in plan; 0 unknown */
     uint64_t op_count;                     /* records of its run */
     uint64_t left_at; /* first record that does not fit the iterations */
+    uint64_t before;  /* calls before the iterations */
     uint64_t each;    /* calls in an iteration */
     bool has_run;
 };

@@ -322,6 +322,7 @@ static int rank_gather(struct report *r, uint32_t index,
     qsort(recs, count, sizeof *recs, compare);
     rank->op_count = count;
     rank->left_at = fitting(&s, recs, count);
+    rank->before = s.before;
     rank->each = s.each;
     /* iterations of which the next one has begun */
     whole = rank->left_at > s.before ? (rank->left_at - s.before - 1) / s.each : 0;

@@ -11,6 +11,7 @@
  */
 #include "config.h"
 
+#include "spank/exit_code.h"
 #include "spank/local.h"
 #include "spank/options.h"
 #include "spank/steps.h"
@@ -257,13 +258,17 @@ int slurm_spank_exit(spank_t spank, int argc, char **argv)
 {
     const char *stage = ctx.options.value[CRYSTAL_OPTION_STAGE];
     const char *job_dir = ctx.options.value[CRYSTAL_OPTION_JOB_DIR];
+    int code = 0;
 
     (void)spank;
     (void)argc;
     (void)argv;
     if (spank_context() == S_CTX_LOCAL) {
         if (stage && strcmp(stage, CRYSTAL_STEP_PROGRAM) == 0 && job_dir)
-            crystal_steps_finish(ctx.scrystal, job_dir, &ctx.pids, ctx.start_time);
+            code =
+                crystal_steps_finish(ctx.scrystal, job_dir, &ctx.pids, ctx.start_time);
+        if (code)
+            crystal_exit_code_instead(code);
         crystal_local_release_orphan(ctx.pids.salloc);
         tell_time(getenv("CRYSTAL_SPANK_TIME") != NULL, "srun");
     }

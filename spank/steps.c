@@ -493,13 +493,14 @@ static int run_stages(const struct crystal_steps *s, struct helpers *helpers)
     return code;
 }
 
-static void finish(const char *scrystal, const char *job_dir, struct helpers *helpers)
+/* Returns the agents' exit code; 0 where they were ended here, or there are none. */
+static int finish(const char *scrystal, const char *job_dir, struct helpers *helpers)
 {
     uint64_t deadline_ms = crystal_process_now_ms() + FINISH_TIMEOUT_MS;
     struct crystal_argv line = {0};
     struct crystal_process_spec spec = {.path = scrystal, .argv = &line};
     pid_t *pids[] = {&helpers->agent, &helpers->coord}, teller = 0;
-    int code;
+    int code, codes[2] = {0, 0};
 
     if (helpers->coord && !crystal_process_wait(helpers->coord, 0, &code)) {
         scrystal_line(scrystal, "coord", job_dir, &line);
@@ -517,9 +518,12 @@ static void finish(const char *scrystal, const char *job_dir, struct helpers *he
 
         if (*pids[i] &&
             !crystal_process_wait(
-                *pids[i], deadline_ms > now_ms ? deadline_ms - now_ms : 0, &code))
+                *pids[i], deadline_ms > now_ms ? deadline_ms - now_ms : 0, &codes[i])) {
+            codes[i] = 0;
             crystal_process_end(*pids[i]);
+        }
     }
+    return codes[0];
 }
 
 int crystal_steps_run(const struct crystal_steps *steps)
@@ -535,7 +539,8 @@ int crystal_steps_run(const struct crystal_steps *steps)
         code += 128;
     if (code == 0 && steps->request->stages & CRYSTAL_STAGE_BIT_EMULATE)
         code = become_program(steps, &helpers);
-    finish(steps->scrystal, steps->request->job_dir, &helpers);
+    (void)finish(steps->scrystal, steps->request->job_dir,
+                 &helpers); /* code is known */
     return code;
 }
 
@@ -574,17 +579,19 @@ static void tell_dead(const struct helpers *helpers, const char *job_dir)
                 code, job_dir);
 }
 
-void crystal_steps_finish(const char *scrystal, const char *job_dir,
-                          const struct crystal_steps_pids *pids, time_t start_time)
+int crystal_steps_finish(const char *scrystal, const char *job_dir,
+                         const struct crystal_steps_pids *pids, time_t start_time)
 {
     struct helpers helpers = {.coord = pids->coord, .agent = pids->agent};
     char path[PATH_MAX], *found = crystal_ask_scrystal_path(scrystal, NULL);
     struct stat st;
+    int code;
 
     tell_dead(&helpers, job_dir);
-    finish(found ? found : "scrystal", job_dir, &helpers);
+    code = finish(found ? found : "scrystal", job_dir, &helpers);
     free(found);
     snprintf(path, sizeof path, "%s/report.txt", job_dir);
     if (stat(path, &st) == 0 && st.st_mtime >= start_time)
         dprintf(2, "crystal: report: %s\n", path);
+    return code;
 }

@@ -52,8 +52,9 @@ int crystal_steps_run(const struct crystal_steps *steps);
 /* After the program: tells the coordinator to finish and waits for the helper steps,
  * 30 s at most, then ends them (scrystal as in
  * plugstack.conf, may be NULL); names the report where one was written since
- * start_time (seconds since 1970). */
-void crystal_steps_finish(const char *scrystal, const char *job_dir,
-                          const struct crystal_steps_pids *pids, time_t start_time);
+ * start_time (seconds since 1970). The exit code of the agents, who may have found that
+ * something is wrong with a program that ended well; 0 where they have not. */
+int crystal_steps_finish(const char *scrystal, const char *job_dir,
+                         const struct crystal_steps_pids *pids, time_t start_time);
 
 #endif

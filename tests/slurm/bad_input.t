@@ -79,6 +79,7 @@ if mount -t tmpfs -o size=4m,mode=700 tmpfs full; then
     empty
     run srun "${crystal[@]}" -J full-emulate --crystal-job-dir=full \
         "$rank" sh -c "$fill; exit 0"
+    is "full during emulate: exit code" "$code" 70
     matches "full during emulate: sentence" "$err" "^crystal: emulate: $space \\(.*\\)\$"
     nothing_left "full: nothing is left"
     empty
@@ -133,6 +134,9 @@ for stage in capture plan; do
         sh -c "test \$CRYSTAL_STAGE.\$RANK = $stage.3 && kill -SEGV \$\$; exec $rank echo NEVER"
     no_program "a rank segfaults in $stage"
 done
+said "another program in emulate" 5 \
+    "emulate: rank 0 made no NCCL call; this is not the captured job, run 'scrystal capture', 'graph' and 'plan' again for it" \
+    srun "${crystal[@]}" -J other sh -c "test \$CRYSTAL_STAGE = emulate || exec $rank"
 # In emulate the ranks are Slurm's tasks: those that would wait for ever are told.
 early="while others run on, ending their communication"
 run srun "${crystal[@]}" -J exits sh -c "test \$CRYSTAL_STAGE.\$RANK = emulate.3 && exit 5; exec $rank true"

@@ -151,6 +151,32 @@ static void emulate_runs_the_program(void)
     CHECK(!exists("coord") && !exists("token"));
 }
 
+/* The program does well, but virtual ranks had nothing to do with it. */
+static void emulate_of_another_program(void)
+{
+    static const char other[] = "this is not the captured job, run 'scrystal capture', "
+                                "'graph' and 'plan' again for it\n";
+
+    CHECK_EQ(finish(start("exec %s emulate --job %s -- true", scrystal, job_dir)), 5);
+    CHECK_HAS(output, "crystal: emulate: rank 0 made no NCCL call; ");
+    CHECK_HAS(output, other);
+    CHECK_HAS(output, "crystal: emulate: report: ");
+    nothing_is_left();
+    /* another grid of the same size */
+    CHECK_EQ(finish(start(
+                 "exec %s emulate --job %s -- %s --tp 4 --pp 1 --iterations 3 " OPTIONS,
+                 scrystal, job_dir, program)),
+             5);
+    CHECK_HAS(output, "rank 3 done\n");
+    CHECK_HAS(output, "crystal: emulate: rank 0: call 2 of 39 is another one than was "
+                      "captured; ");
+    CHECK_HAS(output, other);
+    /* the captured one, cut short in its first iteration */
+    CHECK_EQ(finish(start_stage("emulate", "--iterations 1 --pattern int " OPTIONS)),
+             0);
+    nothing_is_left();
+}
+
 static void wait_for_file(const char *name)
 {
     for (int i = 0; i < 500 && !exists(name); i++)
@@ -205,6 +231,7 @@ int main(void)
     CHECK_RUN(emulate_needs_a_profile);
     CHECK_RUN(emulate_runs_the_program);
     CHECK_RUN(emulate_as_slurm_runs_it);
+    CHECK_RUN(emulate_of_another_program);
     by_hand_end(parent);
     return check_end();
 }
