@@ -3,6 +3,8 @@
 
 #include "commands/predict_view.h"
 
+#include "runtime/axis.h"
+
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -130,14 +132,16 @@ static void legend(FILE *out, uint32_t y)
 static void axis(FILE *out, const struct crystal_prediction *pr, uint32_t top,
                  uint32_t bottom)
 {
-    for (uint32_t i = 0; i <= 10; i++) {
-        uint32_t x = LEFT + i * WIDTH / 10;
+    const double span_ms = (double)pr->iteration_ns / 1e6;
+    const struct crystal_axis ticks = crystal_axis_of(span_ms > 0 ? span_ms : 1, 10);
+
+    for (uint32_t i = 0; i <= ticks.count; i++) {
+        double at_ms = i * ticks.step, x = LEFT + at_ms / span_ms * WIDTH;
 
         fprintf(out,
-                "<line x1='%u' y1='%u' x2='%u' y2='%u' stroke='#ddd'/>"
-                "<text x='%u' y='%u' text-anchor='middle'>%.4g</text>\n",
-                x, top, x, bottom, x, bottom + 13,
-                (double)pr->iteration_ns / 1e6 * i / 10);
+                "<line x1='%.1f' y1='%u' x2='%.1f' y2='%u' stroke='#ddd'/>"
+                "<text x='%.1f' y='%u' text-anchor='middle'>%.*f</text>\n",
+                x, top, x, bottom, x, bottom + 13, ticks.decimal_places, at_ms);
     }
     fprintf(out, "<text x='%d' y='%u'>ms</text>\n", LEFT + WIDTH + 24, bottom + 13);
 }

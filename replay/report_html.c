@@ -4,6 +4,7 @@
 
 #include "replay/report_internal.h"
 
+#include "runtime/axis.h"
 #include "runtime/nccl_names.h"
 
 #include <inttypes.h>
@@ -149,6 +150,7 @@ static void draw(const struct report *r, FILE *out)
 {
     uint32_t iteration = typical(r), drawn = 0;
     uint64_t begin_ns = UINT64_MAX, end_ns = 0;
+    struct crystal_axis ticks;
     struct scale s;
 
     for (size_t i = 0; i < r->events.mark_count; i++) {
@@ -175,10 +177,11 @@ static void draw(const struct report *r, FILE *out)
     fprintf(out, "; sends are in the upper, receives in the lower half of a row</p>\n");
     fprintf(out, "<svg width=\"%.0f\" height=\"%.0f\">\n", WIDTH + 20,
             ROW * r->layout.sandbox_count + 30);
-    for (int i = 0; i <= 10; i++)
-        fprintf(out, "<text x=\"%.1f\" y=\"10\">%.3g ms</text>",
-                LEFT + (WIDTH - LEFT) * i / 10 - (i == 10 ? 30 : 0),
-                ms(end_ns - begin_ns) * i / 10);
+    ticks = crystal_axis_of(ms(end_ns - begin_ns), 10);
+    for (unsigned i = 0; i <= ticks.count; i++)
+        fprintf(out, "<text x=\"%.1f\" y=\"10\">%.*f ms</text>",
+                fmin(LEFT + i * ticks.step * 1e6 * s.per_ns, WIDTH - 30),
+                ticks.decimal_places, i * ticks.step);
     putc('\n', out);
     draw_ranks(r, out, &s, iteration);
     for (size_t i = 0; i < r->events.count && drawn < DRAWN; i++) {
@@ -221,14 +224,16 @@ static void groups(const struct report *r, FILE *out)
             "<th>transfer (modelled)</th></tr>\n");
     for (size_t i = 0; i < r->group_count; i++) {
         const struct rp_group *g = &r->groups[i];
+        char calls[RP_CALLS_TEXT];
 
         fprintf(out, "<tr><td>");
         html(out, g->name);
         fprintf(out,
-                "</td><td>%u</td><td>%.1f</td><td>%.3f</td><td>%.3f</td><td>%.3f</td>"
+                "</td><td>%u</td><td>%s</td><td>%.3f</td><td>%.3f</td><td>%.3f</td>"
                 "<td>%.3f</td><td>%.3f</td></tr>\n",
-                g->nranks, g->calls, ms(g->time_ns), ms(g->plan_ns), ms(g->waiting_ns),
-                ms(g->virtual_ns), ms(g->transfer_ns));
+                g->nranks, rp_calls_text(&g->calls, calls), ms(g->time_ns),
+                ms(g->plan_ns), ms(g->waiting_ns), ms(g->virtual_ns),
+                ms(g->transfer_ns));
     }
     fprintf(out, "</table>\n");
 }
@@ -240,14 +245,16 @@ static void operations(const struct report *r, FILE *out)
                  "<th>plan</th></tr>\n");
     for (size_t i = 0; i < r->op_count; i++) {
         const struct rp_op *op = &r->ops[i];
+        char calls[RP_CALLS_TEXT];
 
         fprintf(out, "<tr><td>");
         html(out, op->group);
         fprintf(out,
-                "</td><td>%s</td><td>%" PRIu64 "</td><td>%.1f</td><td>%.3f</td>"
+                "</td><td>%s</td><td>%" PRIu64 "</td><td>%s</td><td>%.3f</td>"
                 "<td>%.3f</td><td>%.3f</td>",
-                crystal_func_name(op->func), op->bytes, (double)op->calls / 1000,
-                ms(op->time.mean_ns), ms(op->time.p10_ns), ms(op->time.p90_ns));
+                crystal_func_name(op->func), op->bytes,
+                rp_calls_text(&op->calls, calls), ms(op->time.mean_ns),
+                ms(op->time.p10_ns), ms(op->time.p90_ns));
         if (op->plan_count && !op->is_eager)
             fprintf(out, "<td>%.3f</td></tr>\n", ms(op->plan_ns / op->plan_count));
         else

@@ -39,13 +39,27 @@ struct rp_rank {
     bool has_run;
 };
 
+/* How often the sandbox ranks that were timed call something in an iteration. Each rank
+ * does so equally often in each iteration, but one may do it more often than another.
+ */
+struct rp_calls {
+    uint64_t count;        /* of all ranks and iterations */
+    uint64_t count_before; /* without the rank that is being read */
+    uint32_t rank_count;   /* ranks that call it */
+    uint64_t least, most;  /* of a rank's iteration */
+    double mean;           /* over ranks */
+};
+#define RP_CALLS_TEXT 24
+/* "4" or, where ranks differ, "0-4"; returns text, of RP_CALLS_TEXT bytes. */
+const char *rp_calls_text(const struct rp_calls *calls, char *text);
+
 /* One kind of operation: same group of ranks, function and size. */
 struct rp_op {
     char group[64];
     uint8_t func;
     bool is_eager; /* a send that ends for its rank before it is received */
     uint64_t bytes;
-    uint64_t calls;            /* per rank and iteration, times 1000 */
+    struct rp_calls calls;
     struct rp_samples samples; /* arrival to end; MEASURED */
     struct rp_spread time;
     uint64_t plan_ns; /* sum over calls; COMPOSED */
@@ -58,7 +72,7 @@ struct rp_op {
 struct rp_group {
     char name[64];
     uint32_t nranks;
-    double calls;
+    struct rp_calls calls;
     uint64_t time_ns, waiting_ns, virtual_ns, transfer_ns, plan_ns;
 };
 

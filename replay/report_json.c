@@ -70,7 +70,7 @@ static void print_groups(const struct report *r, FILE *out)
         fprintf(out, "%s\n    {\"group\": ", i ? "," : "");
         rp_json_text(out, g->name);
         fprintf(out, ", \"ranks\": %u, \"calls_per_iteration\": %.3f, ", g->nranks,
-                g->calls);
+                g->calls.mean);
         value(out, "time", "measured", g->time_ns);
         fprintf(out, ", ");
         value(out, "plan", "composed", g->plan_ns);
@@ -97,7 +97,7 @@ static void print_operations(const struct report *r, FILE *out)
         fprintf(out,
                 ", \"function\": \"%s\", \"bytes\": %" PRIu64
                 ", \"calls_per_iteration\": %.3f, ",
-                crystal_func_name(op->func), op->bytes, (double)op->calls / 1000);
+                crystal_func_name(op->func), op->bytes, op->calls.mean);
         spread(out, "time", &op->time);
         fprintf(out, ", ");
         value(out, "plan", "composed", op->plan_ns / count);

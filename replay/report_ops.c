@@ -15,6 +15,7 @@
 #include "runtime/transfer.h"
 
 #include <errno.h>
+#include <inttypes.h>
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
@@ -274,7 +275,8 @@ static int add_call(struct report *r, uint32_t lrank, const struct script *s,
     op->plan_count++;
     op->transfer_ns += transfer_ns;
     op->virtual_wait_ns += virtual_ns;
-    group->calls += 1;
+    op->calls.count++;
+    group->calls.count++;
     if (is_eager)
         return 0;
     group->time_ns += ns;
@@ -283,6 +285,35 @@ static int add_call(struct report *r, uint32_t lrank, const struct script *s,
     group->virtual_ns += virtual_ns < ns - transfer_ns ? virtual_ns : ns - transfer_ns;
     group->plan_ns += plan_ns;
     return 0;
+}
+
+static void calls_of_rank(struct rp_calls *calls, uint64_t iterations)
+{
+    uint64_t each = (calls->count - calls->count_before) / iterations;
+
+    calls->count_before = calls->count;
+    if (!each)
+        return;
+    calls->least = calls->rank_count && calls->least < each ? calls->least : each;
+    calls->most = calls->most > each ? calls->most : each;
+    calls->rank_count++;
+}
+
+static void calls_end(struct rp_calls *calls, uint32_t timed_ranks, uint64_t runs)
+{
+    if (calls->rank_count < timed_ranks)
+        calls->least = 0;
+    calls->mean = (double)calls->count / (double)runs;
+}
+
+const char *rp_calls_text(const struct rp_calls *calls, char *text)
+{
+    if (calls->least == calls->most)
+        (void)snprintf(text, RP_CALLS_TEXT, "%" PRIu64, calls->most);
+    else
+        (void)snprintf(text, RP_CALLS_TEXT, "%" PRIu64 "-%" PRIu64, calls->least,
+                       calls->most);
+    return text;
 }
 
 static int compare(const void *a, const void *b)
@@ -347,6 +378,10 @@ static int rank_gather(struct report *r, uint32_t index,
         for (uint64_t i = 0; !code && i < s.each; i++)
             code = add_call(r, rank->lrank, &s, s.instrs[i], &begin[i]);
     }
+    for (size_t i = 0; whole > first && i < r->op_count; i++)
+        calls_of_rank(&r->ops[i].calls, whole - first);
+    for (size_t i = 0; whole > first && i < r->group_count; i++)
+        calls_of_rank(&r->groups[i].calls, whole - first);
     rp_samples_spread(&samples, &rank->iteration);
     if (whole - first > r->iteration_count)
         r->iteration_count = whole - first;
@@ -412,15 +447,19 @@ static int groups_by_time(const void *a, const void *b)
 static void average(struct report *r)
 {
     uint64_t runs = r->iterations.count ? r->iterations.count : 1;
+    uint32_t timed_ranks = 0;
+
+    for (uint32_t i = 0; i < r->layout.sandbox_count; i++)
+        timed_ranks += r->ranks[i].iteration.count != 0;
 
     for (size_t i = 0; i < r->op_count; i++) {
         rp_samples_spread(&r->ops[i].samples, &r->ops[i].time);
-        r->ops[i].calls = r->ops[i].time.count * 1000 / runs;
+        calls_end(&r->ops[i].calls, timed_ranks, runs);
     }
     for (size_t i = 0; i < r->group_count; i++) {
         struct rp_group *g = &r->groups[i];
 
-        g->calls /= (double)runs;
+        calls_end(&g->calls, timed_ranks, runs);
         g->time_ns /= runs;
         g->waiting_ns /= runs;
         g->virtual_ns /= runs;

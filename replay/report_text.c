@@ -97,10 +97,12 @@ static void groups(const struct report *r, FILE *out)
                  "transfer\n");
     for (size_t i = 0; i < r->group_count; i++) {
         const struct rp_group *g = &r->groups[i];
+        char calls[RP_CALLS_TEXT];
 
-        fprintf(out, "%-15.15s %6u %6.1f %8.2f %8.2f %8.2f %9.2f %8.2f\n", g->name,
-                g->nranks, g->calls, ms(g->time_ns), ms(g->plan_ns), ms(g->waiting_ns),
-                ms(g->virtual_ns), ms(g->transfer_ns));
+        fprintf(out, "%-15.15s %6u %6s %8.2f %8.2f %8.2f %9.2f %8.2f\n", g->name,
+                g->nranks, rp_calls_text(&g->calls, calls), ms(g->time_ns),
+                ms(g->plan_ns), ms(g->waiting_ns), ms(g->virtual_ns),
+                ms(g->transfer_ns));
     }
 }
 
@@ -115,15 +117,15 @@ static void operations(const struct report *r, FILE *out)
             "plan\n");
     for (size_t i = 0; i < r->op_count && i < OPS_SHOWN; i++) {
         const struct rp_op *op = &r->ops[i];
-        char size[16], plan[16] = "-";
+        char size[16], plan[16] = "-", calls[RP_CALLS_TEXT];
 
         has_eager |= op->is_eager;
         if (op->plan_count && !op->is_eager)
             (void)snprintf(plan, sizeof plan, "%.3f", ms(op->plan_ns / op->plan_count));
-        fprintf(out, "%-12.12s %-9.9s %9s %6.1f %8.3f %8.3f %8.3f %8s\n", op->group,
+        fprintf(out, "%-12.12s %-9.9s %9s %6s %8.3f %8.3f %8.3f %8s\n", op->group,
                 crystal_func_name(op->func), size_text(op->bytes, size),
-                (double)op->calls / 1000, ms(op->time.mean_ns), ms(op->time.p10_ns),
-                ms(op->time.p90_ns), plan);
+                rp_calls_text(&op->calls, calls), ms(op->time.mean_ns),
+                ms(op->time.p10_ns), ms(op->time.p90_ns), plan);
     }
     if (r->op_count > OPS_SHOWN)
         fprintf(out, "and %zu more in report.json\n", r->op_count - OPS_SHOWN);
