@@ -1,116 +1,138 @@
-/* scrystal doctor: what an admin wants to know before users do. Each line is one thing
- * that Crystal needs, with what was seen; exit code 0 where nothing is wrong.
- */
+/* scrystal doctor: what an admin wants to know before users do. See doctor.h. */
 #include "config.h"
 
 #include "commands/commands.h"
+#include "commands/doctor.h"
 
 #include "runtime/conf.h"
 #include "runtime/library.h"
 
-#include <arpa/inet.h>
+#include <dlfcn.h>
 #include <errno.h>
 #include <getopt.h>
-#include <inttypes.h>
-#include <netinet/in.h>
+#include <limits.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
-#include <sys/socket.h>
-#include <sys/stat.h>
-#include <sys/statvfs.h>
+#include <sys/wait.h>
 #include <unistd.h>
-
-/* One thousand communicators of one rank with some connections each. */
-#define OPEN_FILES_MIN 4096
-/* The board of 8192 ranks with two dozen communicators, and room for delay lines. */
-#define SHM_BYTES_MIN (256ULL << 20)
 
 static int problem_count;
 
-static void line(int good, const char *what, const char *format, ...)
-    __attribute__((format(printf, 3, 4)));
-
-static void line(int good, const char *what, const char *format, ...)
+void doctor_line(enum doctor_grade grade, const char *what, const char *format, ...)
 {
+    static const char *const names[] = {"ok", "note", "problem"};
     va_list args;
 
-    printf("%-8s %-22s ", good ? "ok" : "problem", what);
+    printf("%-8s %-22s ", names[grade], what);
     va_start(args, format);
     vprintf(format, args);
     va_end(args);
     putchar('\n');
-    problem_count += !good;
+    (void)fflush(stdout); /* before a child shares the buffer; errors show at the end */
+    problem_count += grade == DOCTOR_PROBLEM;
 }
 
-static void check_shm(void)
+int doctor_ask(const char *command, char *out, size_t out_bytes)
 {
-    struct statvfs fs;
-    uint64_t free_bytes;
+    char line[PATH_MAX + 64];
+    FILE *pipe;
+    int status;
 
-    if (statvfs("/dev/shm", &fs) < 0 || access("/dev/shm", W_OK) < 0) {
-        line(0, "/dev/shm", "%s; mount a tmpfs there", strerror(errno));
-        return;
+    out[0] = 0;
+    if (snprintf(line, sizeof line, "exec timeout 20 %s 2>/dev/null </dev/null",
+                 command) >= (int)sizeof line)
+        return -1;
+    pipe = popen(line, "re");
+    if (!pipe)
+        return -1;
+    if (fgets(out, (int)out_bytes, pipe))
+        out[strcspn(out, "\n")] = 0;
+    status = pclose(pipe);
+    return status >= 0 && WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+/* In the child: the answer goes into the pipe. */
+static void load(const char *path, const char *symbol, int fd)
+{
+    struct {
+        unsigned value;
+        char why[512];
+    } answer = {0, ""};
+    void *object = dlopen(path, RTLD_LAZY | RTLD_LOCAL);
+    const unsigned *value = object && symbol ? dlsym(object, symbol) : NULL;
+
+    if (!object || (symbol && !value))
+        (void)snprintf(answer.why, sizeof answer.why, "%s", dlerror());
+    else if (value)
+        answer.value = *value;
+    _exit(write(fd, &answer, sizeof answer) == (ssize_t)sizeof answer ? 0 : 1);
+}
+
+int doctor_load(const char *path, const char *unsigned_symbol, unsigned *ret_value,
+                char *out, size_t out_bytes)
+{
+    struct {
+        unsigned value;
+        char why[512];
+    } answer;
+    int fds[2], status = -1;
+    ssize_t got = 0;
+    pid_t pid;
+
+    if (pipe(fds) < 0 || (pid = fork()) < 0) {
+        (void)snprintf(out, out_bytes, "%s", strerror(errno));
+        return -1;
     }
-    free_bytes = (uint64_t)fs.f_bavail * fs.f_frsize;
-    line(free_bytes >= SHM_BYTES_MIN, "/dev/shm", "%" PRIu64 " MiB free%s",
-         free_bytes >> 20,
-         free_bytes >= SHM_BYTES_MIN ? "" : "; give it 256 MiB or more");
-}
-
-static void check_open_files(void)
-{
-    struct rlimit limit = {0, 0};
-
-    (void)getrlimit(RLIMIT_NOFILE, &limit); /* cannot fail for a valid resource */
-    line(limit.rlim_max >= OPEN_FILES_MIN, "open files", "at most %" PRIu64 "%s",
-         (uint64_t)limit.rlim_max,
-         limit.rlim_max >= OPEN_FILES_MIN ? "" : "; raise the hard limit to 4096");
-}
-
-/* Virtual ranks answer at addresses 127.x.y.z of the node itself. */
-static void check_loopback(void)
-{
-    struct sockaddr_in address = {.sin_family = AF_INET};
-    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), good;
-
-    address.sin_addr.s_addr = htonl(0x7f123456);
-    good = fd >= 0 && bind(fd, (struct sockaddr *)&address, sizeof address) == 0;
-    line(good, "127.0.0.0/8", "%s",
-         good ? "every address is this node's"
-              : "127.18.52.86 cannot be bound; virtual ranks need the whole of 127/8");
-    if (fd >= 0)
-        (void)close(fd);
+    if (pid == 0)
+        load(path, unsigned_symbol, fds[1]);
+    (void)close(fds[1]);
+    got = read(fds[0], &answer, sizeof answer);
+    (void)close(fds[0]);
+    (void)waitpid(pid, &status, 0);
+    if (got != (ssize_t)sizeof answer) {
+        (void)snprintf(out, out_bytes, "loading it ends the process (status %d)",
+                       status);
+        return -1;
+    }
+    answer.why[sizeof answer.why - 1] = 0;
+    (void)snprintf(out, out_bytes, "%s", answer.why);
+    if (ret_value)
+        *ret_value = answer.value;
+    return answer.why[0] ? -1 : 0;
 }
 
 static void check_library(const char *name)
 {
     struct crystal_error err = {0};
-    char path[4096];
-    int good = crystal_library_path(name, path, sizeof path, &err) == 0;
+    char path[PATH_MAX], why[512];
 
-    line(good, name, "%s", good ? path : crystal_error_text(&err));
+    if (crystal_library_path(name, path, sizeof path, &err))
+        doctor_line(DOCTOR_PROBLEM, name, "%s", crystal_error_text(&err));
+    else if (doctor_load(path, NULL, NULL, why, sizeof why))
+        doctor_line(DOCTOR_PROBLEM, name, "%s cannot be loaded: %s; make install again",
+                    path, why);
+    else
+        doctor_line(DOCTOR_OK, name, "%s", path);
 }
 
-static void check_slurm(void)
+/* The setting of job directories, and whether the file is one. */
+static void check_conf(const char *path, char *ret_job_dir, size_t job_dir_bytes)
 {
-    static const char *const places[] = {"/etc/slurm/plugstack.conf.d", "/etc/slurm"};
-    const char *conf = getenv("SLURM_CONF");
+    struct crystal_conf conf;
+    struct crystal_error err = {0};
 
-    if (conf || access("/etc/slurm/slurm.conf", R_OK) == 0) {
-        line(1, "Slurm", "%s", conf ? conf : "/etc/slurm/slurm.conf");
-        for (int i = 0; i < 2 && !conf; i++)
-            if (access(places[i], R_OK) == 0) {
-                line(1, "plugstack", "%s: add 'optional crystal.so'", places[i]);
-                break;
-            }
-    } else {
-        line(1, "Slurm",
-             "no SLURM_CONF, no /etc/slurm/slurm.conf: stages run by hand (scrystal "
-             "capture, plan, emulate), the plugin is not looked at");
+    if (crystal_conf_read(path && path[0] ? path : NULL, &conf, &err)) {
+        doctor_line(DOCTOR_PROBLEM, "configuration", "%s", crystal_error_text(&err));
+        (void)snprintf(ret_job_dir, job_dir_bytes, ".");
+        return;
     }
+    doctor_line(!conf.enabled ? DOCTOR_NOTE : DOCTOR_OK, "configuration", "%s%s",
+                path && path[0] ? path : "none, so every key has its default",
+                conf.enabled ? "" : ": Crystal is switched off (enabled: no)");
+    (void)snprintf(ret_job_dir, job_dir_bytes, "%s", conf.job_dir);
+    crystal_conf_fini(&conf);
 }
 
 static void print_keys(void)
@@ -120,12 +142,15 @@ static void print_keys(void)
                key->default_text, key->doc);
 }
 
-static void help(void)
+static void help(FILE *out)
 {
-    printf("usage: scrystal doctor [--config=FILE] [--keys]\n\n"
-           "Checks what Crystal needs on this machine, one line each.\n\n"
-           "  --config=FILE  also check this crystal.yaml\n"
-           "  --keys         list the keys of crystal.yaml and end\n");
+    fprintf(out,
+            "usage: scrystal doctor [--config=FILE] [--keys]\n\n"
+            "Checks what Crystal needs on this machine, one line each: ok, note (what\n"
+            "is done without), problem (what stops a job, and the way out). Exit code\n"
+            "1 where there is a problem.\n\n"
+            "  --config=FILE  this crystal.yaml instead of the one in plugstack.conf\n"
+            "  --keys         list the keys of crystal.yaml and end\n");
 }
 
 CRYSTAL_COMMAND(doctor)
@@ -134,6 +159,7 @@ CRYSTAL_COMMAND(doctor)
                                             {"keys", no_argument, NULL, 'k'},
                                             {"help", no_argument, NULL, 'h'},
                                             {NULL, 0, NULL, 0}};
+    char slurm_config[PATH_MAX] = "", job_dir[PATH_MAX] = ".";
     const char *config = NULL;
     int c;
 
@@ -145,30 +171,22 @@ CRYSTAL_COMMAND(doctor)
             break;
         case 'k':
             print_keys();
-            return 0;
-        case 'h':
-            help();
-            return 0;
+            return fflush(stdout) == 0 ? 0 : CRYSTAL_EXIT_STAGE;
         default:
-            return CRYSTAL_EXIT_USAGE;
+            help(c == 'h' ? stdout : stderr);
+            return c == 'h' ? 0 : CRYSTAL_EXIT_USAGE;
         }
-    if (config) {
-        struct crystal_conf conf;
-        struct crystal_error err = {0};
-
-        if (crystal_conf_read(config, &conf, &err) == 0) {
-            line(1, "configuration", "%s", config);
-            crystal_conf_fini(&conf);
-        } else {
-            line(0, "configuration", "%s", crystal_error_text(&err));
-        }
+    if (optind < argc) {
+        help(stderr);
+        return CRYSTAL_EXIT_USAGE;
     }
-    check_slurm();
+    doctor_slurm(slurm_config, sizeof slurm_config);
+    check_conf(config ? config : slurm_config, job_dir, sizeof job_dir);
     check_library("libcrystal-nccl.so");
     check_library("libcrystal-hostccl.so");
     check_library("libnccl-net-crystal.so");
-    check_shm();
-    check_open_files();
-    check_loopback();
+    doctor_machine(job_dir);
+    if (fflush(stdout) != 0 || ferror(stdout))
+        return CRYSTAL_EXIT_STAGE;
     return problem_count ? 1 : 0;
 }
