@@ -74,7 +74,7 @@ static uint64_t traffic_per_byte(const struct crystal_ring_op *op)
     }
 }
 
-static struct part part_of(const struct crystal_ring_op *op)
+static struct part part_make(const struct crystal_ring_op *op)
 {
     struct part part = {.unit_bytes = op->elt_bytes, .units_per_elt = 1};
     uint64_t grains;
@@ -97,6 +97,27 @@ static struct part part_of(const struct crystal_ring_op *op)
         part.units = own.units;
     }
     return part;
+}
+
+/* What the part depends on is the same for all messages of an operation on a channel:
+ * a thread keeps the last one of each channel (of two where their numbers are 16
+ * apart). */
+static const struct part *part_of(const struct crystal_ring_op *op)
+{
+    static _Thread_local struct {
+        struct crystal_ring_op op;
+        struct part part;
+    } kept[16];
+    struct crystal_ring_op *last = &kept[op->channel % 16].op;
+
+    if (last->func != op->func || last->count != op->count ||
+        last->channel != op->channel || last->channel_count != op->channel_count ||
+        last->nranks != op->nranks || last->elt_bytes != op->elt_bytes ||
+        last->proto != op->proto) {
+        kept[op->channel % 16].part = part_make(op);
+        *last = *op;
+    }
+    return &kept[op->channel % 16].part;
 }
 
 /* Chunk steps per loop at a rank that takes part at all. */
@@ -129,14 +150,14 @@ static bool takes_part(const struct crystal_ring_op *op, uint32_t place, int is_
 uint64_t crystal_ring_message_count(const struct crystal_ring_op *op, uint32_t place,
                                     int is_send)
 {
-    struct part part;
+    const struct part *part;
     uint64_t loop_units;
 
     if (op->nranks < 2 || place >= op->nranks || !takes_part(op, place, is_send))
         return 0;
     part = part_of(op);
-    loop_units = part.chunk * (op->func == CRYSTAL_FUNC_ALLREDUCE ? op->nranks : 1);
-    return div_up(part.units, loop_units) * steps_of(op) * part.slices;
+    loop_units = part->chunk * (op->func == CRYSTAL_FUNC_ALLREDUCE ? op->nranks : 1);
+    return div_up(part->units, loop_units) * steps_of(op) * part->slices;
 }
 
 /* The piece of a chunk of `units` that slice number `slice` carries. */
@@ -164,20 +185,20 @@ static uint64_t crank_at(const struct crystal_ring_op *op, uint64_t place)
 void crystal_ring_message(const struct crystal_ring_op *op, uint32_t place, int is_send,
                           uint64_t index, struct crystal_ring_message *ret)
 {
-    struct part part = part_of(op);
+    const struct part *part = part_of(op);
     uint64_t steps = steps_of(op), n = op->nranks;
-    uint64_t slice = index % part.slices, step = index / part.slices % steps;
-    uint64_t loop = index / part.slices / steps, chunk = part.chunk, block, left;
+    uint64_t slice = index % part->slices, step = index / part->slices % steps;
+    uint64_t loop = index / part->slices / steps, chunk = part->chunk, block, left;
     uint64_t in_loop = 0, base = 0, units, cut, cut_units;
     /* A receiver gets what the one before it sends. */
     uint64_t sender = is_send ? place : (place + n - 1) % n;
     uint64_t done = loop * chunk * (op->func == CRYSTAL_FUNC_ALLREDUCE ? n : 1);
 
-    left = part.units - done;
+    left = part->units - done;
     switch (op->func) {
     case CRYSTAL_FUNC_ALLREDUCE:
         if (left < chunk * n) {
-            uint64_t align = 16 / part.unit_bytes;
+            uint64_t align = 16 / part->unit_bytes;
 
             chunk = div_up(div_up(left, n), align) * align;
         }
@@ -186,11 +207,11 @@ void crystal_ring_message(const struct crystal_ring_op *op, uint32_t place, int 
         break;
     case CRYSTAL_FUNC_ALLGATHER:
         block = crank_at(op, (sender + n - step) % n);
-        base = block * part.count;
+        base = block * part->count;
         break;
     case CRYSTAL_FUNC_REDUCESCATTER:
         block = crank_at(op, (sender + n - 1 - step) % n);
-        base = block * part.count;
+        base = block * part->count;
         break;
     default:
         block = loop;
@@ -198,9 +219,10 @@ void crystal_ring_message(const struct crystal_ring_op *op, uint32_t place, int 
     if (in_loop > left)
         in_loop = left;
     units = min_u64(chunk, left - in_loop);
-    cut_slice(&part, units, (uint32_t)slice, &cut, &cut_units);
-    ret->offset_elts = (base + part.offset + done + in_loop + cut) / part.units_per_elt;
-    ret->elts = (uint32_t)(cut_units / part.units_per_elt);
+    cut_slice(part, units, (uint32_t)slice, &cut, &cut_units);
+    ret->offset_elts =
+        (base + part->offset + done + in_loop + cut) / part->units_per_elt;
+    ret->elts = (uint32_t)(cut_units / part->units_per_elt);
     ret->step = (uint32_t)step;
     ret->slice = (uint32_t)slice;
     ret->loop = (uint32_t)loop;
