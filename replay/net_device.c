@@ -17,9 +17,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define PINS_MOST   4096U
-#define STACK_BYTES 256U /* of a context that runs no kernels: as little as can be */
-#define HEAP_BYTES  65536U
+#define PINS_MOST 4096U
+/* Fewer bytes to the GPU the driver does not leave to a copy engine but writes with a
+ * command of the context, which waits its turn beside a kernel of another context: 2.7
+ * ms in place of 7 us. Two rows of a rectangle go to the engine (measured on an H200,
+ * driver 580). */
+#define ENGINE_BYTES 32768U
+#define STACK_BYTES  256U /* of a context that runs no kernels: as little as can be */
+#define HEAP_BYTES   65536U
 
 enum { LANE_PUT = 0, LANE_FETCH, LANES };
 
@@ -269,12 +274,40 @@ static void lane_leave(struct crystal_device *d, unsigned lane)
     (void)pthread_mutex_unlock(&d->lanes[lane].lock);
 }
 
+/* Rows of `width` bytes that stand together at `from`. */
+static int put_rows(struct crystal_device *d, void *buffer, uint64_t pitch,
+                    const void *from, uint64_t width, uint64_t rows,
+                    uint64_t *ret_ticket, struct crystal_error *err)
+{
+    const struct cu_copy2d copy = {.from_type = CU_MEMORY_HOST,
+                                   .from_host = from,
+                                   .from_pitch = width,
+                                   .to_type = CU_MEMORY_DEVICE,
+                                   .to_device = (cu_pointer)(uintptr_t)buffer,
+                                   .to_pitch = pitch,
+                                   .width_bytes = width,
+                                   .height = rows};
+    struct lane *lane = &d->lanes[LANE_PUT];
+    int code = lane_enter(d, LANE_PUT, err);
+
+    if (code)
+        return code;
+    code = cu_error(&d->cu, d->cu.copy2d(&copy, lane->stream), "cuMemcpy2DAsync", err);
+    *ret_ticket = ticket_of(LANE_PUT, ++lane->issued);
+    lane_leave(d, LANE_PUT);
+    return code;
+}
+
 int crystal_device_put(struct crystal_device *d, void *buffer, const void *from,
                        uint64_t bytes, uint64_t *ret_ticket, struct crystal_error *err)
 {
     struct lane *lane = &d->lanes[LANE_PUT];
-    int code = lane_enter(d, LANE_PUT, err);
+    int code;
 
+    if (bytes < ENGINE_BYTES)
+        return put_rows(d, buffer, (bytes + 1) / 2, from, (bytes + 1) / 2, 2,
+                        ret_ticket, err);
+    code = lane_enter(d, LANE_PUT, err);
     if (code)
         return code;
     code = cu_error(&d->cu,
@@ -306,23 +339,7 @@ int crystal_device_put_words(struct crystal_device *d, void *buffer, uint64_t pi
                              const void *from, uint64_t words, uint64_t *ret_ticket,
                              struct crystal_error *err)
 {
-    const struct cu_copy2d copy = {.from_type = CU_MEMORY_HOST,
-                                   .from_host = from,
-                                   .from_pitch = 8,
-                                   .to_type = CU_MEMORY_DEVICE,
-                                   .to_device = (cu_pointer)(uintptr_t)buffer,
-                                   .to_pitch = pitch,
-                                   .width_bytes = 8,
-                                   .height = words};
-    struct lane *lane = &d->lanes[LANE_PUT];
-    int code = lane_enter(d, LANE_PUT, err);
-
-    if (code)
-        return code;
-    code = cu_error(&d->cu, d->cu.copy2d(&copy, lane->stream), "cuMemcpy2DAsync", err);
-    *ret_ticket = ticket_of(LANE_PUT, ++lane->issued);
-    lane_leave(d, LANE_PUT);
-    return code;
+    return put_rows(d, buffer, pitch, from, 8, words, ret_ticket, err);
 }
 
 /* Lets the stream tell when it has done all that was issued. */

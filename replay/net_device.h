@@ -40,7 +40,8 @@ int crystal_device_check(struct crystal_device *device, const void *buffer,
 /* Room that the GPU copies from and to by itself. */
 struct crystal_rooms *crystal_device_rooms(struct crystal_device *device);
 
-/* Start copying to the GPU and from it. *ret_ticket names the copy. -EIO. */
+/* Start copying to the GPU and from it. *ret_ticket names the copy. An odd number of
+ * bytes to the GPU may be copied with the next one behind them, at both ends. -EIO. */
 int crystal_device_put(struct crystal_device *device, void *buffer, const void *from,
                        uint64_t bytes, uint64_t *ret_ticket, struct crystal_error *err);
 int crystal_device_fetch(struct crystal_device *device, void *to, const void *buffer,

@@ -228,7 +228,7 @@ result cuMemcpyDtoHAsync_v2(void *to, uint64_t from, size_t bytes, void *stream)
 EXPORT result cuMemcpy2DAsync_v2(const struct copy2d *c, void *stream);
 result cuMemcpy2DAsync_v2(const struct copy2d *c, void *stream)
 {
-    if (c->from_type != 1 || c->to_type != 2 || c->width > c->to_pitch)
+    if (c->from_type != 1 || c->to_type != 2 || c->width > c->to_pitch || !c->height)
         return INVALID_VALUE;
     return submit(stream, (struct work){.to = (void *)(uintptr_t)c->to_device,
                                         .from = c->from_host,
