@@ -9,9 +9,8 @@
 
 #define CRYSTAL_EXIT_USAGE  2
 #define CRYSTAL_EXIT_VERIFY 3
-#define CRYSTAL_EXIT_OTHER  5 /* the program has done well, but not what was captured \
-                               */
-#define CRYSTAL_EXIT_STAGE 70
+#define CRYSTAL_EXIT_OTHER  5 /* the program did well, but is not the captured job */
+#define CRYSTAL_EXIT_STAGE  70
 
 typedef int (*crystal_command_fn)(int argc, char **argv);
 
