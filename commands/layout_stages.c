@@ -4,6 +4,7 @@
 #include "commands/layout_stages.h"
 
 #include "runtime/filehead.h"
+#include "runtime/graph_build.h"
 #include "runtime/infile.h"
 #include "runtime/trace.h"
 
@@ -58,7 +59,9 @@ static int plan_is_current(const char *dir, const struct crystal_layout *l)
     if (!finished(path, "CRYGRAPH", l, &graph))
         return 0;
     (void)snprintf(path, sizeof path, "%s/job.profile", dir);
-    if (!finished(path, "CRYPROFL", l, &profile))
+    if (!finished(path, "CRYPROFL", l, &profile) ||
+        crystal_graph_check_traces(dir, l->live, l->live_count, graph.parent_hash,
+                                   NULL))
         return 0;
     (void)snprintf(path, sizeof path, "%s/layout.yaml", dir);
     if (crystal_layout_read(path, &old, NULL))

@@ -6,11 +6,35 @@
 #include "replay/run_record.h"
 #include "runtime/blockfile.h"
 #include "runtime/env.h"
+#include "runtime/filehead.h"
+#include "runtime/graph_build.h"
+#include "runtime/infile.h"
 #include "runtime/library.h"
 #include "runtime/log.h"
 
 #include <errno.h>
 #include <unistd.h>
+
+int stage_check_graph(const struct stage *stage, struct crystal_error *err)
+{
+    struct crystal_filehead head;
+    char path[PATH_MAX];
+    ssize_t got;
+    int fd, code = stage_path(stage, path, err, "job.graph");
+
+    if (code)
+        return code;
+    fd = crystal_infile_open(path, NULL, err);
+    if (fd < 0)
+        return fd;
+    got = read(fd, &head, sizeof head);
+    (void)close(fd); /* read-only */
+    if (got != (ssize_t)sizeof head)
+        return crystal_error_set(err, EINVAL,
+                                 "%s: too short; run 'scrystal graph' again", path);
+    return crystal_graph_check_traces(stage->job_dir, stage->layout.live,
+                                      stage->layout.live_count, head.parent_hash, err);
+}
 
 int stage_node_open(struct stage *stage, int timed, struct crystal_error *err)
 {
@@ -33,6 +57,10 @@ int stage_node_open(struct stage *stage, int timed, struct crystal_error *err)
                                  "%s is missing; run the stages before it: scrystal "
                                  "capture, graph, plan",
                                  access(graph, R_OK) < 0 ? graph : profile);
+    if (timed)
+        code = stage_check_graph(stage, err);
+    if (code)
+        return code;
     if (access(graph, R_OK) == 0)
         config.graph_path = graph;
     if (timed)

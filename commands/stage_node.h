@@ -8,6 +8,9 @@
 
 #include "replay/node.h"
 
+/* Is job.graph made from the traces that lie in ranks/? The sentence says which stage
+ * to run again. */
+int stage_check_graph(const struct stage *stage, struct crystal_error *err);
 /* Starts stage->service and adds to stage->env what its ranks need: board, plugins.
  * timed: virtual ranks keep the profile's time; else they answer at once. */
 int stage_node_open(struct stage *stage, int timed, struct crystal_error *err);

@@ -45,7 +45,7 @@ static int prepare(struct stage *stage, struct crystal_slices *slices,
                                    "capture' and 'scrystal graph' again",
                                    path);
     crystal_graph_close(graph);
-    return code;
+    return code ? code : stage_check_graph(stage, err);
 }
 
 static int set_environment(struct stage *stage, struct crystal_error *err)

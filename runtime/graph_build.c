@@ -576,19 +576,58 @@ static int identify_rank(const char *job_dir, uint32_t lrank, uint64_t *hash,
     return code ? code : identify(path, hash, err);
 }
 
+/* The whole identity; a trace must be there. */
+static int identify_ranks(const char *job_dir, const uint32_t *lranks, uint32_t count,
+                          uint64_t *hash, struct crystal_error *err)
+{
+    int code = 0;
+
+    *hash = 0;
+    for (uint32_t i = 0; !code && i < count; i++) {
+        char path[PATH_MAX];
+
+        if (snprintf(path, sizeof path, "%s/ranks/%u.trace", job_dir, lranks[i]) <
+                (int)sizeof path &&
+            access(path, F_OK) < 0)
+            return crystal_error_set(err, ENOENT,
+                                     "%s is missing; run 'scrystal capture' and what "
+                                     "comes behind it again",
+                                     path);
+        code = identify_rank(job_dir, lranks[i], hash, err);
+    }
+    return code;
+}
+
+int crystal_graph_check_traces(const char *job_dir, const uint32_t *lranks,
+                               uint32_t count, uint64_t parent,
+                               struct crystal_error *err)
+{
+    uint64_t hash;
+    int code = identify_ranks(job_dir, lranks, count, &hash, err);
+
+    if (!code && hash != parent)
+        code =
+            crystal_error_set(err, ESTALE,
+                              "%s/job.graph: made from other traces than those in "
+                              "ranks/; run 'scrystal graph' and 'scrystal plan' again",
+                              job_dir);
+    return code;
+}
+
 int crystal_graph_check_parent(const struct crystal_graph *g, const char *job_dir,
                                struct crystal_error *err)
 {
-    uint64_t hash = 0;
-    int code = 0;
+    uint32_t count = crystal_graph_rep_count(g);
+    uint32_t *lranks = malloc((count + 1) * sizeof *lranks);
+    int code;
 
-    for (uint32_t i = 0; !code && i < crystal_graph_rep_count(g); i++)
-        code = identify_rank(job_dir, crystal_graph_rep_lrank(g, i), &hash, err);
-    if (!code && hash != crystal_graph_parent(g))
-        code = crystal_error_set(err, ESTALE,
-                                 "%s/job.graph: made from other traces than those in "
-                                 "ranks/; run 'scrystal graph' again",
-                                 job_dir);
+    if (!lranks)
+        return crystal_error_set(err, ENOMEM, "%s/job.graph: out of memory", job_dir);
+    for (uint32_t i = 0; i < count; i++)
+        lranks[i] = crystal_graph_rep_lrank(g, i);
+    code = crystal_graph_check_traces(job_dir, lranks, count, crystal_graph_parent(g),
+                                      err);
+    free(lranks);
     return code;
 }
 
@@ -634,8 +673,8 @@ static int image_write(struct build *b, const char *path, struct crystal_error *
     uint64_t parent = 0;
     int code = 0;
 
-    for (uint32_t r = 0; !code && r < b->layout.live_count; r++)
-        code = identify_rank(b->job_dir, b->layout.live[r], &parent, err);
+    code =
+        identify_ranks(b->job_dir, b->layout.live, b->layout.live_count, &parent, err);
     if (code)
         return code;
     put_all(b, &m);

@@ -9,6 +9,11 @@
  * with the stage to run again where not. */
 int crystal_graph_check_parent(const struct crystal_graph *g, const char *job_dir,
                                struct crystal_error *err);
+/* The same by the parent's identity in the graph's header: the traces are those of the
+ * live ranks. */
+int crystal_graph_check_traces(const char *job_dir, const uint32_t *lranks,
+                               uint32_t count, uint64_t parent,
+                               struct crystal_error *err);
 
 /* Builds job.graph from ranks/ *.trace, ranks/ *.payload, comms.tab and layout.yaml of
  * a job directory. */

@@ -109,6 +109,12 @@ run srun "${crystal[@]}" -J cut "$rank" sh -c 'echo $RANK'
 is "a trace of 100 bytes: captured again" "$code $(sort -n <<<"$out" | tr '\n' ' ')" \
     "0 0 1 2 3 4 5 6 7 "
 matches "a trace of 100 bytes: captured again aloud" "$err" '^crystal: capture: 8 of 64 ranks'
+rm crystal.cut/ranks/3.trace
+run srun "${crystal[@]}" -J cut --crystal-stages=capture "$rank" sh -c 'echo $RANK'
+is "another capture: exit code" "$code" 0
+said "a capture newer than its graph" 2 \
+    "layout: $PWD/crystal.cut has no current plan; add plan to --crystal-stages" \
+    srun "${crystal[@]}" -J cut --crystal-stages=emulate "$rank" sh -c 'echo $RANK'
 
 # --- ports
 port=$(sed -n 's/^SlurmctldPort=//p' "$SLURM_CONF")

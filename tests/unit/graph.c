@@ -331,7 +331,7 @@ static void notices_other_traces(void)
     job_rank_end(&j);
     CHECK_EQ(crystal_graph_check_parent(g, j.dir, &err), -ESTALE);
     CHECK_HAS(err.text, "job.graph: made from other traces than those in ranks/; "
-                        "run 'scrystal graph' again");
+                        "run 'scrystal graph' and 'scrystal plan' again");
     crystal_graph_close(g);
     job_end(&j);
 }

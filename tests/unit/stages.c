@@ -151,6 +151,38 @@ static void emulate_runs_the_program(void)
     CHECK(!exists("coord") && !exists("token"));
 }
 
+/* Files of two captures, and a capture that has gone. */
+static void emulate_of_mixed_files(void)
+{
+    char sentence[PATH_MAX + 256];
+
+    CHECK_EQ(finish(start("mv %s/job.graph %s/graph && mv %s/job.profile %s/profile",
+                          job_dir, job_dir, job_dir, job_dir)),
+             0);
+    CHECK_EQ(finish(start_stage("capture", "--iterations 8 --elements 80")), 0);
+    CHECK_EQ(finish(start("mv %s/graph %s/job.graph && mv %s/profile %s/job.profile",
+                          job_dir, job_dir, job_dir, job_dir)),
+             0);
+    (void)snprintf(sentence, sizeof sentence,
+                   "%s/job.graph: made from other traces than those in ranks/; run "
+                   "'scrystal graph' and 'scrystal plan' again\n",
+                   job_dir);
+    CHECK_EQ(finish(start_stage("emulate", "--iterations 3 " OPTIONS)), 70);
+    CHECK_HAS(output, sentence);
+    CHECK_EQ(finish(start_stage("plan", "--iterations 8 " OPTIONS)), 70);
+    CHECK_HAS(output, sentence);
+    CHECK_EQ(finish(start("rm %s/ranks/2.trace", job_dir)), 0);
+    (void)snprintf(sentence, sizeof sentence,
+                   "%s/ranks/2.trace is missing; run 'scrystal capture' and what comes "
+                   "behind it again\n",
+                   job_dir);
+    CHECK_EQ(finish(start_stage("emulate", "--iterations 3 " OPTIONS)), 70);
+    CHECK_HAS(output, sentence);
+    CHECK_EQ(finish(start_stage("plan", "--iterations 8 " OPTIONS)), 70);
+    CHECK_HAS(output, sentence);
+    nothing_is_left();
+}
+
 /* The program does well, but virtual ranks had nothing to do with it. */
 static void emulate_of_another_program(void)
 {
@@ -232,6 +264,7 @@ int main(void)
     CHECK_RUN(emulate_runs_the_program);
     CHECK_RUN(emulate_as_slurm_runs_it);
     CHECK_RUN(emulate_of_another_program);
+    CHECK_RUN(emulate_of_mixed_files);
     by_hand_end(parent);
     return check_end();
 }
