@@ -20,7 +20,9 @@ struct crystal_graph_writer {
     struct crystal_graph_head head;
     struct table reps, ranks, sets, locals, ops, marks, map, members, names;
     uint32_t placed_count; /* ranks that have been given */
-    int code;              /* first failure: sticks */
+    uint32_t *labels;      /* open addressing: 1 + offset of a label, 0: free */
+    uint32_t label_count, label_mask;
+    int code; /* first failure: sticks */
 };
 
 /* count rows at the end of the table, zeroed; NULL where there is no memory, or count
@@ -83,6 +85,7 @@ void crystal_graph_writer_destroy(struct crystal_graph_writer *w)
     free(w->map.rows);
     free(w->members.rows);
     free(w->names.rows);
+    free(w->labels);
     free(w);
 }
 
@@ -106,17 +109,53 @@ static uint64_t name_put(struct crystal_graph_writer *w, const char *name)
     return at;
 }
 
+static uint32_t *label_place(const struct crystal_graph_writer *w, const char *name)
+{
+    uint32_t at = (uint32_t)crystal_hash(name, strlen(name)) & w->label_mask;
+
+    while (w->labels[at] && strcmp(w->names.rows + w->labels[at] - 1, name) != 0)
+        at = (at + 1) & w->label_mask;
+    return &w->labels[at];
+}
+
+/* Twice as many places as labels. */
+static int labels_grow(struct crystal_graph_writer *w)
+{
+    uint32_t *old = w->labels, count = old ? w->label_mask + 1 : 0;
+
+    w->labels = calloc(count ? 2 * (size_t)count : 64, sizeof *w->labels);
+    if (!w->labels) {
+        w->labels = old;
+        return -ENOMEM;
+    }
+    w->label_mask = (count ? 2 * count : 64) - 1;
+    for (uint32_t i = 0; i < count; i++)
+        if (old[i])
+            *label_place(w, w->names.rows + old[i] - 1) = old[i];
+    free(old);
+    return 0;
+}
+
 uint32_t crystal_graph_writer_label(struct crystal_graph_writer *w, const char *name)
 {
-    uint64_t at = 0;
+    uint32_t *place;
+    uint64_t at;
 
-    for (; at < w->names.count; at += strlen(w->names.rows + at) + 1)
-        if (strcmp(w->names.rows + at, name) == 0)
-            return (uint32_t)at + 1;
+    if (2 * w->label_count >= w->label_mask && labels_grow(w)) {
+        w->code = -ENOMEM;
+        return 0;
+    }
+    place = label_place(w, name);
+    if (*place)
+        return *place;
     at = name_put(w, name);
     if (at >= UINT32_MAX)
         w->code = -EFBIG;
-    return (uint32_t)at + 1;
+    if (w->code)
+        return 0;
+    w->label_count++;
+    *place = (uint32_t)at + 1;
+    return *place;
 }
 
 uint32_t crystal_graph_writer_comm(struct crystal_graph_writer *w, const char *name,

@@ -22,9 +22,20 @@ static struct crystal_json_token error(struct crystal_json *j)
     return (struct crystal_json_token){CRYSTAL_JSON_ERROR, NULL, 0};
 }
 
+enum { SPACE = 1, ENDS_PLAIN = 2 };
+
+static const unsigned char classes[256] = {
+    [' '] = SPACE | ENDS_PLAIN,  ['\n'] = SPACE | ENDS_PLAIN,
+    ['\t'] = SPACE | ENDS_PLAIN, ['\r'] = SPACE | ENDS_PLAIN,
+    [','] = ENDS_PLAIN,          [':'] = ENDS_PLAIN,
+    ['['] = ENDS_PLAIN,          [']'] = ENDS_PLAIN,
+    ['{'] = ENDS_PLAIN,          ['}'] = ENDS_PLAIN,
+    ['"'] = ENDS_PLAIN,
+};
+
 static int is_space(char c)
 {
-    return c == ' ' || c == '\n' || c == '\t' || c == '\r';
+    return classes[(unsigned char)c] & SPACE;
 }
 
 static void skip_space(struct crystal_json *j)
@@ -97,18 +108,7 @@ static struct crystal_json_token string(struct crystal_json *j)
 
 static int ends_plain(char c)
 {
-    switch (c) {
-    case ',':
-    case ']':
-    case '}':
-    case ':':
-    case '"':
-    case '[':
-    case '{':
-        return 1;
-    default:
-        return is_space(c);
-    }
+    return classes[(unsigned char)c] & ENDS_PLAIN;
 }
 
 /* Numbers and words end where JSON goes on. */
@@ -183,9 +183,32 @@ int crystal_json_skip(struct crystal_json *j, struct crystal_json_token token)
     return 0;
 }
 
-int crystal_json_is(struct crystal_json_token token, const char *text)
+/* Digits with a point among them, nearly always: as both the digits, at most 15, and
+ * the power of ten are exact, so is their quotient but for one rounding, as strtod's.
+ */
+static int simple(struct crystal_json_token t, double *ret)
 {
-    return token.bytes == strlen(text) && memcmp(token.text, text, token.bytes) == 0;
+    static const double powers[] = {1,   1e1, 1e2,  1e3,  1e4,  1e5,  1e6, 1e7,
+                                    1e8, 1e9, 1e10, 1e11, 1e12, 1e13, 1e14};
+    const char *point = NULL;
+    uint64_t digits = 0;
+
+    if (!t.bytes || t.bytes > 15)
+        return 0;
+    for (size_t i = 0; i < t.bytes; i++) {
+        unsigned digit = (unsigned)t.text[i] - '0';
+
+        if (digit < 10)
+            digits = digits * 10 + digit;
+        else if (t.text[i] == '.' && !point && i)
+            point = t.text + i;
+        else
+            return 0;
+    }
+    if (point && point + 1 == t.text + t.bytes)
+        return 0;
+    *ret = (double)digits / powers[point ? t.text + t.bytes - point - 1 : 0];
+    return 1;
 }
 
 double crystal_json_number(struct crystal_json_token token, double fallback)
@@ -193,14 +216,8 @@ double crystal_json_number(struct crystal_json_token token, double fallback)
     char text[64], *end;
     double value = 0;
 
-    if (token.bytes && token.bytes < 16) { /* whole numbers, nearly always */
-        size_t i = 0;
-
-        for (; i < token.bytes && token.text[i] >= '0' && token.text[i] <= '9'; i++)
-            value = value * 10 + (token.text[i] - '0');
-        if (i == token.bytes)
-            return value;
-    }
+    if (simple(token, &value))
+        return value;
     if ((token.kind != CRYSTAL_JSON_NUMBER && token.kind != CRYSTAL_JSON_STRING) ||
         !token.bytes || token.bytes >= sizeof text)
         return fallback;

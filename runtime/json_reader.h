@@ -8,6 +8,7 @@
 
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 enum crystal_json_kind {
     CRYSTAL_JSON_ERROR,
@@ -41,8 +42,11 @@ struct crystal_json_token crystal_json_next(struct crystal_json *j);
  * -1 after an error. */
 int crystal_json_skip(struct crystal_json *j, struct crystal_json_token token);
 
-/* Is the slice this text? */
-int crystal_json_is(struct crystal_json_token token, const char *text);
+/* Is the slice this text? Inline, so that the length of a constant is one. */
+static inline int crystal_json_is(struct crystal_json_token token, const char *text)
+{
+    return token.bytes == strlen(text) && memcmp(token.text, text, token.bytes) == 0;
+}
 /* The number in a NUMBER, or in a STRING that holds one; fallback where there is none.
  */
 double crystal_json_number(struct crystal_json_token token, double fallback);

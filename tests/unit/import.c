@@ -175,6 +175,45 @@ static void json(void)
     }
 }
 
+/* Equal to strtod's to the bit, whichever way they go. */
+static void numbers(void)
+{
+    static const char *const texts[] = {"0",
+                                        "7",
+                                        "1999990.999",
+                                        "12.5",
+                                        "0.1",
+                                        "123456789012345",
+                                        ".5",
+                                        "5.",
+                                        "12345678901.234",
+                                        "1e3",
+                                        "-2.75",
+                                        "0.00000000000001",
+                                        "999999999999.99",
+                                        "1234567890123.456",
+                                        "4.9e-3",
+                                        "000.250"};
+    uint64_t state = 1;
+
+    for (int i = 0; i < 20000; i++) {
+        char text[32];
+        struct crystal_json_token t = {CRYSTAL_JSON_NUMBER, text, 0};
+        double got, want;
+
+        state = state * UINT64_C(6364136223846793005) + 1442695040888963407;
+        if ((size_t)i < sizeof texts / sizeof texts[0])
+            (void)snprintf(text, sizeof text, "%s", texts[i]);
+        else
+            (void)snprintf(text, sizeof text, "%.*f", (int)(state >> 60),
+                           (double)(state >> 40) / 1000.0);
+        t.bytes = strlen(text);
+        got = crystal_json_number(t, -1);
+        want = strtod(text, NULL);
+        CHECK(memcmp(&got, &want, sizeof got) == 0);
+    }
+}
+
 int main(void)
 {
     (void)snprintf(graph_path, sizeof graph_path, "/tmp/crystal-import.%ld",
@@ -183,6 +222,7 @@ int main(void)
     (void)snprintf(paths[1], sizeof paths[1], "%s.1.json", graph_path);
     check_begin();
     CHECK_RUN(json);
+    CHECK_RUN(numbers);
     CHECK_RUN(events_become_records);
     CHECK_RUN(refuses);
     (void)unlink(graph_path); /* temporary files */
