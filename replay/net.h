@@ -28,6 +28,7 @@ struct crystal_graph;
 struct crystal_prefetch;
 struct crystal_run_writer;
 struct crystal_lines;
+struct crystal_messages;
 struct crystal_pats;
 struct crystal_records;
 struct crystal_rings;
@@ -51,6 +52,7 @@ struct crystal_net_module {
     uint32_t lrank;           /* UINT32_MAX if unknown */
     int is_timed;             /* arrivals come from the board */
     struct crystal_run_writer *run;
+    struct crystal_messages *messages; /* NULL without CRYSTAL_MESSAGES */
     _Atomic uint64_t order;  /* API calls so far */
     _Atomic int abort_told;  /* the abort's sentence was logged */
     _Atomic int repeat_told; /* that a recording is used again */

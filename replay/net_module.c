@@ -8,6 +8,7 @@
 
 #include "replay/net.h"
 
+#include "replay/net_messages.h"
 #include "replay/net_payload.h"
 #include "replay/net_rings.h"
 #include "replay/net_room.h"
@@ -131,6 +132,7 @@ static int choice_read(const char *name, const char *choice, const char *other,
 static int module_init(struct crystal_net_module *m, struct crystal_error *err)
 {
     const char *run_dir = getenv(CRYSTAL_ENV_RUN_DIR);
+    const char *messages = getenv(CRYSTAL_ENV_MESSAGES);
 
     if (lrank_read(&m->lrank, err) || board_read(m, err))
         return -err->code;
@@ -145,6 +147,11 @@ static int module_init(struct crystal_net_module *m, struct crystal_error *err)
         m->run = crystal_run_writer_create(
             run_dir, m->lrank, m->graph ? crystal_graph_fingerprint(m->graph) : 0, err);
         if (!m->run)
+            return -err->code;
+    }
+    if (messages && *messages && m->lrank != UINT32_MAX) {
+        m->messages = crystal_messages_create(messages, m->lrank, err);
+        if (!m->messages)
             return -err->code;
     }
     return 0;
@@ -282,6 +289,7 @@ void crystal_net_comm_put(struct crystal_net_comm *comm)
 {
     (void)pthread_mutex_lock(&self.lock);
     if (--comm->users == 0) {
+        crystal_messages_flush(comm->module->messages);
         crystal_ops_fini(&comm->ops);
         comm_forget(comm);
         atomic_store(&comm->board, NULL);

@@ -5,6 +5,7 @@
 #include "replay/net.h"
 
 #include "replay/net_copy.h"
+#include "replay/net_messages.h"
 #include "replay/net_rings.h"
 #include "replay/virtual_line.h"
 #include "replay/wait_list.h"
@@ -128,6 +129,8 @@ int crystal_net_post(struct crystal_net_end *end, void *data, uint64_t bytes,
     r->posted_ns = crystal_now_ns();
     r->number = end->number++;
     r->id = *id;
+    if (end->comm->module->messages)
+        crystal_messages_add(end->comm->module->messages, end, r);
     if (end->is_send && id->operation)
         crystal_operation_arrive(id->operation, r->posted_ns);
     code = crystal_copy_prepare(end, r, err);

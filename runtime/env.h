@@ -46,6 +46,8 @@
 /* Plugin: "gpu" lets NCCL keep its network buffers on the GPU, as with GPU Direct (set
  * NCCL_NET_GDR_LEVEL=SYS with it); anything else: in host memory. */
 #define CRYSTAL_ENV_BUFFERS "CRYSTAL_BUFFERS"
+/* Plugin: a list of all messages goes to the file PATH.LRANK (replay/net_messages.h). */
+#define CRYSTAL_ENV_MESSAGES "CRYSTAL_MESSAGES"
 /* NCCL_NET_PLUGIN and NCCL_PROFILER_PLUGIN name libnccl-net-crystal.so for NCCL and for
  * hostccl alike. */
 

@@ -1,15 +1,14 @@
 /* One rank of stock NCCL on a GPU, the others of its node real, too, and all further
  * ones virtual, with checked results.
  *
- * usage: rank -n N -r RANK [-g REAL] [-i FILE] [-c COUNT,...] [-t TYPES] COMBINATION...
+ * usage: rank -n N -r RANK [-g REAL] -i FILE [-c COUNT,...] [-t TYPES] COMBINATION...
  * REAL (default 1) consecutive ranks are real, each a process like this one on a GPU of
  * its own; RANK is one of them, and its rank modulo REAL the GPU. FILE holds one unique
- * id per line (256 digits), one for each combination; without it the ids are NCCL's, as
- * NCCL_COMM_ID says. A combination is ALGO:PROTO as NCCL_ALGO and NCCL_PROTO have them,
- * or "own" for NCCL's own choice. For each, a communicator is made, every collective is
- * run with every operation and type (TYPES: all, or the names float, half, int, ...
- * with commas) at every COUNT, and a communicator is destroyed; "# begin" and "# end"
- * lines frame it.
+ * id per line (256 digits), one for each combination. A combination is ALGO:PROTO as
+ * NCCL_ALGO and NCCL_PROTO have them, or "own" for NCCL's own choice. For each, a
+ * communicator is made, every collective is run with every operation and type (TYPES:
+ * all, or the names float, half, int, ... with commas) at every COUNT, and a
+ * communicator is destroyed; "# begin" and "# end" lines frame it.
  *
  * Everything of CUDA and NCCL comes by dlopen (libcudart.so.13 or .12, libnccl.so.2, or
  * the paths in CUDART and NCCL), so that nothing of them is needed to build. Virtual
@@ -333,10 +332,7 @@ static void run_combination(const char *combination, FILE *ids, const char *coun
     printf("# begin %s\n", combination);
     fflush(stdout);
     (void)snprintf(doing, sizeof doing, "ncclCommInitRank");
-    if (ids)
-        stock_id(ids, &id);
-    else
-        must((int)stock_nccl.GetUniqueId(&id), "ncclGetUniqueId");
+    stock_id(ids, &id);
     choose(combination);
     alarm(LIMIT_S);
     must(stock_nccl.CommInitRank(&comm, n, id, rank), "ncclCommInitRank");
@@ -379,8 +375,6 @@ int main(int argc, char **argv)
             break;
         case 'i':
             ids = fopen(optarg, "r");
-            if (!ids)
-                return 2;
             break;
         case 'c':
             counts = optarg;
@@ -391,7 +385,8 @@ int main(int argc, char **argv)
         default:
             return 2;
         }
-    if (n < 2 || rank < 0 || rank >= n || reals < 1 || reals > n || optind == argc)
+    if (n < 2 || rank < 0 || rank >= n || reals < 1 || reals > n || !ids ||
+        optind == argc)
         return 2;
     first = rank - rank % reals;
     signal(SIGALRM, on_alarm);
@@ -410,8 +405,7 @@ int main(int argc, char **argv)
         return 1;
     for (int i = optind; i < argc; i++)
         run_combination(argv[i], ids, counts, types);
-    if (ids)
-        (void)fclose(ids);
+    (void)fclose(ids);
     printf("1..%d\n", tests);
     return failures ? 1 : 0;
 }

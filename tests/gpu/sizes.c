@@ -1,16 +1,18 @@
 /* Times collectives of stock NCCL over sizes, as one rank of N of which others may be
  * real processes like this one; nothing is checked here (rank.c does).
  *
- * usage: sizes -n N -r RANK [-d DEVICE] [-i FILE] [-c CALL,...] [-k RUNS] BYTES...
- * FILE has the unique id (256 digits); without it the id is NCCL's, as NCCL_COMM_ID
- * says. CALLs: allreduce, allgather, reducescatter, broadcast (root 0), alltoall, shift
- * (to the next rank, from the previous); default all. For each call and size (bytes of
- * the larger of its two buffers, floats, out of place) there is one run that is not
- * counted and a number of runs that only depends on the size and RUNS (default 20, less
- * for large sizes), so that every rank makes the same calls. Prints setup SECONDS
- * ncclCommInitRank CALL BYTES MEDIAN LEAST MOST   microseconds from the call to the
- * stream's end memory MIB                     of the device since before
- * ncclCommInitRank
+ * usage: sizes -n N -r RANK [-d DEVICE] -i FILE [-s] [-c CALL,...] [-k RUNS] BYTES...
+ *
+ * FILE has the unique id (256 digits); with -s rank 0 makes it and the others wait for
+ * it, 20 s. CALLs: allreduce, allgather, reducescatter, broadcast (root 0), alltoall,
+ * shift (to the next rank, from the previous); default all. For each call and size
+ * (bytes of the larger of its two buffers, floats, out of place) there is one run that
+ * is not counted and a number of runs that only depends on the size and RUNS (default
+ * 20, less for large sizes), so that every rank makes the same calls. Prints:
+ *
+ *   setup SECONDS                  of ncclCommInitRank
+ *   CALL BYTES MEDIAN LEAST MOST   microseconds from the call to the stream's end
+ *   memory MIB                     of the device since before ncclCommInitRank
  */
 #include "config.h"
 
@@ -29,6 +31,7 @@ static const char *const call_names[CALLS] = {"allreduce", "allgather", "reduces
                                               "broadcast", "alltoall",  "shift"};
 
 static ncclComm_t comm;
+static ncclUniqueId id;
 static void *stream;
 static char *in, *out; /* on the device */
 static int n, rank, runs_small = 20;
@@ -153,10 +156,9 @@ static int is_asked(const char *calls, enum call call)
     return !calls;
 }
 
-static void run(FILE *ids, const char *calls, char **sizes, int count)
+static void run(const char *calls, char **sizes, int count)
 {
     size_t before, most = 0;
-    ncclUniqueId id;
     double began;
 
     for (int i = 0; i < count; i++)
@@ -167,10 +169,6 @@ static void run(FILE *ids, const char *calls, char **sizes, int count)
     must(stock_cuda.malloc((void **)&out, most), "cudaMalloc");
     must(stock_cuda.memset(in, 0, most), "cudaMemset");
     must(stock_cuda.synchronize(), "cudaDeviceSynchronize");
-    if (ids)
-        stock_id(ids, &id);
-    else
-        must((int)stock_nccl.GetUniqueId(&id), "ncclGetUniqueId");
     before = memory_free();
     began = stock_seconds();
     must((int)stock_nccl.CommInitRank(&comm, n, id, rank), "ncclCommInitRank");
@@ -185,11 +183,10 @@ static void run(FILE *ids, const char *calls, char **sizes, int count)
 
 int main(int argc, char **argv)
 {
-    const char *calls = NULL;
-    int option, device = 0;
-    FILE *ids = NULL;
+    const char *calls = NULL, *path = NULL;
+    int option, device = 0, is_shared = 0;
 
-    while ((option = getopt(argc, argv, "n:r:d:i:c:k:")) != -1)
+    while ((option = getopt(argc, argv, "n:r:d:i:sc:k:")) != -1)
         switch (option) {
         case 'n':
             n = atoi(optarg);
@@ -201,9 +198,10 @@ int main(int argc, char **argv)
             device = atoi(optarg);
             break;
         case 'i':
-            ids = fopen(optarg, "r");
-            if (!ids)
-                return 2;
+            path = optarg;
+            break;
+        case 's':
+            is_shared = 1;
             break;
         case 'c':
             calls = optarg;
@@ -214,14 +212,17 @@ int main(int argc, char **argv)
         default:
             return 2;
         }
-    if (n < 2 || rank < 0 || rank >= n || optind == argc || runs_small < 1 ||
+    if (n < 2 || rank < 0 || rank >= n || !path || optind == argc || runs_small < 1 ||
         runs_small > RUNS_MOST)
         return 2;
     (void)alarm(LIMIT_S);
     stock_open();
     must(stock_cuda.set_device(device), "cudaSetDevice");
-    run(ids, calls, argv + optind, argc - optind);
-    if (ids)
-        (void)fclose(ids);
+    if (is_shared && rank == 0) {
+        must((int)stock_nccl.GetUniqueId(&id), "ncclGetUniqueId");
+        stock_id_write(path, &id);
+    }
+    stock_id_wait(path, &id);
+    run(calls, argv + optind, argc - optind);
     return 0;
 }

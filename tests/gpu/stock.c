@@ -118,3 +118,34 @@ void stock_id(FILE *ids, ncclUniqueId *id)
         id->internal[i] = (char)byte;
     }
 }
+
+void stock_id_wait(const char *path, ncclUniqueId *ret)
+{
+    const struct timespec pause = {.tv_nsec = 5000000};
+    double began = stock_seconds();
+    FILE *file;
+
+    while (!(file = fopen(path, "r")) && stock_seconds() < began + 20)
+        (void)nanosleep(&pause, NULL);
+    if (!file) {
+        printf("Bail out! no id in %s\n", path);
+        exit(1);
+    }
+    stock_id(file, ret);
+    (void)fclose(file);
+}
+
+void stock_id_write(const char *path, const ncclUniqueId *id)
+{
+    char temporary[4096];
+    FILE *file;
+
+    (void)snprintf(temporary, sizeof temporary, "%s.new", path);
+    file = fopen(temporary, "w");
+    for (size_t i = 0; file && i < sizeof *id; i++)
+        (void)fprintf(file, "%02x", (unsigned char)id->internal[i]);
+    if (!file || fprintf(file, "\n") < 0 || fclose(file) || rename(temporary, path)) {
+        printf("Bail out! cannot write %s\n", path);
+        exit(1);
+    }
+}

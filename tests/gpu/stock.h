@@ -40,6 +40,11 @@ void stock_open(void);
 /* A unique id from the next line of ids: 256 digits. */
 void stock_id(FILE *ids, ncclUniqueId *ret);
 
+/* The same from the first line of a file, which may not be there yet: waits 20 s. */
+void stock_id_wait(const char *path, ncclUniqueId *ret);
+/* Makes that file, whole at once. */
+void stock_id_write(const char *path, const ncclUniqueId *id);
+
 double stock_seconds(void);
 
 #endif

@@ -1,11 +1,14 @@
-"""Stock PyTorch as one real rank of N on a GPU, every other rank virtual.
+"""Stock PyTorch as the real ranks of N on GPUs, every other rank virtual.
 
-usage: torch_rank.py BUILD N RANK [PROGRAM ARGUMENT...]
-The node's service (nodeserver) answers for the others; a TCPStore in this process has
-the ids of communicators whose first rank is virtual, and tells the service those that
-this rank makes. With PROGRAM, that is run in place of the checks here, unchanged: what
-it calls the CPU and gloo is the GPU and NCCL. TORCH_DEVICE=cpu runs all this with the
-backend that "gloo" is here, without a GPU. TAP on standard output.
+usage: torch_rank.py BUILD N RANKS [PROGRAM ARGUMENT...]
+RANKS is one rank, or FIRST-LAST: so many processes, each with a GPU of its own, are one
+node of the target. The node's service (nodeserver) answers for the others; a TCPStore in
+the first one's process has the ids of communicators whose first rank is virtual, and
+tells the service those that real ranks make. With PROGRAM, that is run in place of the
+checks here, unchanged: what it calls the CPU and gloo is the GPU and NCCL.
+TORCH_DEVICE=cpu runs all this with the backend that "gloo" is here, without a GPU.
+TORCH_OWN_NODES=1 makes every rank a node of its own; where all are real then and WIRE is
+BYTES_PER_S,LATENCY_NS, the plugin is a transport of that speed. TAP on standard output.
 """
 
 import datetime
@@ -21,27 +24,39 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 from torch.overrides import TorchFunctionMode
 
-BUILD, N, RANK = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+BUILD, N = sys.argv[1], int(sys.argv[2])
+FIRST, LAST = (int(r) for r in (sys.argv[3].split("-") * 2)[:2])
+REAL = range(FIRST, LAST + 1)
+# a rank that the first one started: its number, and where the first one serves
+CHILD = os.environ.get("TORCH_RANK_CHILD", "").split(",")
+RANK = int(CHILD[0]) if CHILD[0] else FIRST
+LOCAL = RANK - FIRST
+OWN_NODES = os.environ.get("TORCH_OWN_NODES") == "1" or len(REAL) == 1
+WIRE = os.environ.get("WIRE", "0,0")
 DEVICE = os.environ.get("TORCH_DEVICE", "cuda")
 BACKEND = "nccl" if DEVICE == "cuda" else "gloo"
 tests = failures = 0
+tell = threading.Lock()
 
 
-def check(ok, what):
+def check(ok, what, rank=RANK):
     global tests, failures
-    tests += 1
-    failures += not ok
-    print("%s %d - torch n=%d rank=%d: %s" % ("ok" if ok else "not ok", tests, N, RANK,
-                                              what), flush=True)
+    with tell:
+        tests += 1
+        failures += not ok
+        print("%s %d - torch n=%d rank=%d: %s" % ("ok" if ok else "not ok", tests, N,
+                                                  rank, what), flush=True)
 
 
 class Node:
     """nodeserver: one line asked, one answered."""
 
     def __init__(self):
+        rate, latency = WIRE.split(",")
         self.process = subprocess.Popen(
             [os.path.join(BUILD, "tests", "programs", "nodeserver"), "-n", str(N), "-g",
-             "1", "-r", str(RANK)],
+             str(1 if OWN_NODES else len(REAL)), "-r", "%d-%d" % (FIRST, LAST),
+             "-b", rate, "-l", latency],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         self.lock = threading.Lock()
         self.board = self.process.stdout.readline().split()[1]
@@ -53,14 +68,89 @@ class Node:
             self.process.stdin.flush()
             return self.process.stdout.readline().strip()
 
+    def close(self):
+        self.process.stdin.close()
+        self.process.wait(10)
+
+
+class NoNode:
+    """Where every rank is real nobody is asked."""
+    board = world = ""
+
+    def ask(self, line):
+        return "rss 0" if line == "rss" else "ok"
+
+    def close(self):
+        pass
+
+
+class FarNode:
+    """The node's service as a child asks it, through the store."""
+
+    def __init__(self, store):
+        self.board, self.world = CHILD[2], CHILD[3]
+        self.store, self.asked, self.lock = store, 0, threading.Lock()
+
+    def ask(self, line):
+        with self.lock:
+            key = "torch_rank/%d/%d" % (RANK, self.asked)
+            self.asked += 1
+        self.store.set(key, line)
+        return self.store.get(key + "/answer").decode()
+
+    def close(self):
+        pass
+
+
+def store_open(port):
+    return dist.TCPStore("127.0.0.1", port, is_master=False,
+                         timeout=datetime.timedelta(seconds=300))
+
+
+class Child:
+    """Another real rank, a process that this one has started and answers."""
+
+    def __init__(self, rank, store, node):
+        self.rank, self.node, self.port = rank, node, store.port
+        self.process = subprocess.Popen(
+            [sys.executable] + sys.argv, text=True, stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env=dict(os.environ, TORCH_RANK_CHILD="%d,%d,%s,%s" % (
+                rank, store.port, node.board, node.world)))
+        threading.Thread(target=self.serve, daemon=True).start()
+        self.listener = threading.Thread(target=self.listen)
+        self.listener.start()
+
+    def serve(self):
+        store, number = store_open(self.port), 0
+        while True:
+            key = "torch_rank/%d/%d" % (self.rank, number)
+            try:
+                line = store.get(key).decode()
+            except RuntimeError:  # the process ends
+                return
+            store.set(key + "/answer", self.node.ask(line))
+            number += 1
+
+    def listen(self):
+        for line in self.process.stdout:
+            words = line.rstrip("\n").split(" - torch n=%d rank=%d: " % (N, self.rank), 1)
+            if len(words) == 2:
+                check(line.startswith("ok"), words[1], self.rank)
+            elif not line.startswith("1.."):
+                with tell:
+                    print("# rank %d: %s" % (self.rank, line), end="", flush=True)
+
+    def close(self):
+        self.listener.join()
+        check(self.process.wait() == 0, "ended well", self.rank)
+
 
 class Ids:
     """Gives PyTorch's groups the ids of their communicators."""
 
-    def __init__(self, node):
-        self.node = node
-        self.store = dist.TCPStore("127.0.0.1", 0, is_master=True,
-                                   wait_for_workers=False)
+    def __init__(self, node, store):
+        self.node, self.store = node, store
         self.prepare("0", "default_pg/0//%s//0" % DEVICE, list(range(N)))
         make, world = dist.new_group, dist.distributed_c10d._world
 
@@ -74,21 +164,20 @@ class Ids:
         dist.new_group = new_group
 
     def prepare(self, name, key, ranks):
-        """The id of a group whose first rank is virtual; that of another is watched
-        for."""
+        """The id of a group whose first rank is virtual is made by its first real one;
+        that of another is watched for."""
         if ranks[0] == RANK:
             threading.Thread(target=self.watch, args=(name, key, ranks),
                              daemon=True).start()
+        if ranks[0] in REAL or min(r for r in ranks if r in REAL) != RANK:
             return
         digits = self.node.world if name == "0" else self.node.ask(
             "forge %s %s" % (name, rank_list(ranks))).split()[2]
         self.store.set(key, bytes.fromhex(digits))
 
     def watch(self, name, key, ranks):
-        client = dist.TCPStore("127.0.0.1", self.store.port, is_master=False,
-                               timeout=datetime.timedelta(seconds=300))
         try:
-            value = client.get(key)
+            value = store_open(self.store.port).get(key)
         except RuntimeError:  # the process ends and no such communicator was made
             return
         answer = self.node.ask("join %s %s %s" % (name, value.hex(), rank_list(ranks)))
@@ -115,13 +204,17 @@ def timed(what):
 def collectives(group, ranks, name):
     """Every virtual rank contributes a stand-in."""
     n = len(ranks)
+    virtual = [r for r in ranks if r not in REAL]
     for elements in (1, 10000) if N > 1000 else (1, 10000, 4000000):
-        x = (torch.arange(elements, device=DEVICE) % 7 + 2).float()
+        place = torch.arange(elements, device=DEVICE)
+        x = (place % 7 + 2).float()
+        # of what is summed up each real rank of the group has its share
+        reals = [r for r in ranks if r in REAL]
+        share = x * (place % len(reals) == reals.index(RANK))
         for kind in (torch.float32, torch.bfloat16):
-            mine = x.to(kind)
-            y = mine.clone()
+            y = share.to(kind, copy=True)
             _, took = timed(lambda: dist.all_reduce(y, group=group))
-            check(torch.equal(y, mine), "%s all_reduce of %d %s, %.1f ms"
+            check(torch.equal(y, x.to(kind)), "%s all_reduce of %d %s, %.1f ms"
                   % (name, elements, kind, took * 1e3))
         if elements * n <= 1 << 26:
             y = torch.empty(n * elements, device=DEVICE)
@@ -129,12 +222,14 @@ def collectives(group, ranks, name):
             check(torch.equal(y, x.repeat(n)), "%s all_gather of %d, %.1f ms"
                   % (name, elements, took * 1e3))
             z = torch.empty(elements, device=DEVICE)
+            y = share.repeat(n)
             _, took = timed(lambda: dist.reduce_scatter_tensor(z, y, group=group))
             check(torch.equal(z, x), "%s reduce_scatter of %d, %.1f ms"
                   % (name, elements, took * 1e3))
+        if not virtual:
+            continue
         y = x.clone()
-        _, took = timed(lambda: dist.broadcast(y, ranks[-1] if ranks[-1] != RANK
-                                               else ranks[0], group=group))
+        _, took = timed(lambda: dist.broadcast(y, virtual[-1], group=group))
         check(torch.equal(y, torch.zeros_like(y)), "%s broadcast of %d, %.1f ms"
               % (name, elements, took * 1e3))
 
@@ -146,12 +241,12 @@ def net():
 
 
 def train(steps):
-    """DDP. Where rank 0 is virtual nothing recorded says what it has: there DDP neither
+    """DDP; real ranks have the same data. Where rank 0 is virtual nothing recorded says what it has: there DDP neither
     takes over the model nor the order of buckets from it."""
     model, alone = net(), net()
-    wrapped = DistributedDataParallel(model, device_ids=[0] if DEVICE == "cuda" else None,
-                                      init_sync=RANK == 0,
-                                      find_unused_parameters=RANK != 0)
+    wrapped = DistributedDataParallel(model, device_ids=[LOCAL] if DEVICE == "cuda" else None,
+                                      init_sync=FIRST == 0,
+                                      find_unused_parameters=FIRST != 0)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     begin = time.monotonic()
     for step in range(steps):
@@ -160,9 +255,10 @@ def train(steps):
         loss = (wrapped(x) - x).square().mean()
         optimizer.zero_grad()
         loss.backward()
-        if step == 0:  # averages of one real gradient and N - 1 neutral ones
+        if step == 0:  # averages of real gradients, all alike, and neutral ones
             (alone(x) - x).square().mean().backward()
-            close = all(torch.allclose(a.grad / N, b.grad, rtol=1e-4, atol=1e-8)
+            close = all(torch.allclose(a.grad * len(REAL) / N, b.grad, rtol=1e-4,
+                                       atol=1e-8)
                         for a, b in zip(alone.parameters(), model.parameters()))
             check(close, "DDP: the rank's own over N")
         optimizer.step()
@@ -178,13 +274,16 @@ def checks():
     check(dist.get_world_size() == N, "init_process_group, %.3f s" % took)
     x = torch.ones(1000, device=DEVICE)
     _, took = timed(lambda: dist.all_reduce(x))
-    check(torch.equal(x, torch.ones_like(x)), "first all_reduce with set-up, %.3f s"
+    check(torch.equal(x, torch.full_like(x, len(REAL))), "first all_reduce with set-up, %.3f s"
           % took)
     collectives(None, list(range(N)), "world")
-    for ranks in ([r for r in range(N) if r // 8 == RANK // 8],
-                  [r for r in range(N) if r % 8 == RANK % 8]):
-        if len(ranks) > 1:
-            collectives(dist.new_group(ranks), ranks, "group of %d" % len(ranks))
+    lists = [[r for r in range(N) if r // 8 == real // 8] for real in REAL]
+    lists += [[r for r in range(N) if r % 8 == real % 8] for real in REAL]
+    for at, ranks in enumerate(lists):  # every real rank makes all of them
+        if len(ranks) > 1 and ranks not in lists[:at]:
+            group = dist.new_group(ranks)
+            if RANK in ranks:
+                collectives(group, ranks, "group of %d" % len(ranks))
     train(100 if N <= 1024 else 10)
     dist.barrier()
 
@@ -212,26 +311,49 @@ def run_program(words):
     check(True, " ".join([os.path.basename(words[0])] + words[1:]))
 
 
-def main():
-    node = Node()
-    ids = Ids(node)
-    os.environ.update(
-        CRYSTAL_BOARD=node.board, CRYSTAL_LRANK=str(RANK), RANK=str(RANK),
-        WORLD_SIZE=str(N), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(ids.store.port),
-        NCCL_HOSTID="host%d" % RANK, TORCHELASTIC_USE_AGENT_STORE="True",
-        TORCH_NCCL_RANKS_PER_ROOT=os.environ.get("TORCH_NCCL_RANKS_PER_ROOT", "1000000"))
+def device_memory():
+    """What PyTorch took at most, and what of the device is used that it has not."""
     if DEVICE == "cuda":
-        torch.cuda.set_device(0)
+        free, every = torch.cuda.mem_get_info()
+        print("# memory rank=%d allocated=%d reserved=%d other=%d" % (
+            RANK, torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved(),
+            every - free - torch.cuda.memory_reserved()), flush=True)
+
+
+def main():
+    children = []
+    if CHILD[0]:
+        store = store_open(int(CHILD[1]))
+        node = FarNode(store)
+    else:
+        node = Node() if N > len(REAL) else NoNode()
+        store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+        children = [Child(r, store, node) for r in REAL if r != RANK]
+    os.environ.update(
+        CRYSTAL_LRANK=str(RANK), RANK=str(RANK),
+        WORLD_SIZE=str(N), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(store.port),
+        NCCL_HOSTID="host%d" % (RANK if OWN_NODES else FIRST),
+        TORCHELASTIC_USE_AGENT_STORE="True",
+        TORCH_NCCL_RANKS_PER_ROOT=os.environ.get("TORCH_NCCL_RANKS_PER_ROOT", "1000000"))
+    if node.board:
+        os.environ["CRYSTAL_BOARD"] = node.board
+    else:
+        os.environ["CRYSTAL_WIRE"] = WIRE
+    if DEVICE == "cuda":
+        torch.cuda.set_device(LOCAL)
+    Ids(node, store)
     if len(sys.argv) > 4:
         run_program(sys.argv[4:])
     else:
         checks()
+    device_memory()
     check(node.ask("status") == "ok", "the node's service is well")
     print("# rss of the service: %s KiB" % node.ask("rss").split()[1], flush=True)
     dist.destroy_process_group()
     check(True, "destroy_process_group")
-    node.process.stdin.close()
-    node.process.wait(10)
+    for child in children:
+        child.close()
+    node.close()
     print("1..%d" % tests, flush=True)
     os._exit(1 if failures else 0)
 
