@@ -11,6 +11,7 @@
 
 #include <errno.h>
 #include <getopt.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -55,7 +56,10 @@ struct crystal_launch *stage_coord_start(const char *job_dir, struct crystal_err
     char *argv[] = {(char *)"/proc/self/exe", (char *)"coord", (char *)"--job",
                     (char *)(uintptr_t)job_dir, NULL};
     char path[PATH_MAX], log[PATH_MAX];
-    struct crystal_launch_rank coord = {.argv = argv, .log_path = log};
+    struct crystal_launch_rank coord = {.argv = argv,
+                                        .log_path = log,
+                                        .death_signal =
+                                            SIGTERM}; /* it removes its files */
     struct crystal_launch *launch;
     struct stat before = {0};
 

@@ -68,6 +68,7 @@ int stage_node_open(struct stage *stage, int timed, struct crystal_error *err)
     stage->service = crystal_node_create(&config, err);
     if (!stage->service)
         return err->code ? -err->code : -EIO;
+    crystal_launch_keep_clean(stage->launch, crystal_node_directory(stage->service));
     stage_env_add(&stage->env, "%s=%s", CRYSTAL_ENV_BOARD,
                   crystal_node_board_path(stage->service));
     stage_env_add(&stage->env, "NCCL_NET_PLUGIN=%s", plugin);
@@ -80,7 +81,10 @@ int stage_node_open(struct stage *stage, int timed, struct crystal_error *err)
 
 void stage_node_close(struct stage *stage)
 {
+    if (!stage->service)
+        return;
     crystal_node_destroy(stage->service);
+    crystal_launch_keep_clean(stage->launch, NULL);
     stage->service = NULL;
 }
 

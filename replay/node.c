@@ -157,6 +157,11 @@ err_node:
     return NULL;
 }
 
+const char *crystal_node_directory(const struct crystal_node *node)
+{
+    return node->directory.path;
+}
+
 const char *crystal_node_board_path(const struct crystal_node *node)
 {
     return node->board_path;

@@ -33,7 +33,8 @@ int crystal_node_comm(struct crystal_node *node, int forge,
                       uint8_t id[NCCL_UNIQUE_ID_BYTES], const char *name,
                       uint32_t nranks, const uint32_t *members,
                       struct crystal_error *err);
-/* Path of the board for CRYSTAL_BOARD; borrowed. */
+/* The service's directory, path of the board in it for CRYSTAL_BOARD; borrowed. */
+const char *crystal_node_directory(const struct crystal_node *node);
 const char *crystal_node_board_path(const struct crystal_node *node);
 /* The first failure of proxy, timeline or plugins since create; 0 if none. */
 int crystal_node_status(struct crystal_node *node, struct crystal_error *err);

@@ -4,6 +4,8 @@
 
 #include "replay/node_directory.h"
 
+#include "runtime/guard.h"
+
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -19,25 +21,6 @@
 #define PARENT          "/dev/shm"
 #define ABANDONED_AGE_S 60
 
-/* Removes the files of a directory (there are no directories in it) and itself. */
-static void remove_all(int fd, const char *path)
-{
-    int copy = openat(fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    DIR *list = copy < 0 ? NULL : fdopendir(copy);
-    const struct dirent *entry;
-
-    if (!list) {
-        if (copy >= 0)
-            (void)close(copy);
-        return;
-    }
-    while ((entry = readdir(list)))
-        if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0)
-            (void)unlinkat(dirfd(list), entry->d_name, 0); /* else rmdir says so */
-    (void)closedir(list);
-    (void)rmdir(path); /* what is left is no longer ours */
-}
-
 static void remove_if_abandoned(const char *name)
 {
     char path[300];
@@ -50,7 +33,7 @@ static void remove_if_abandoned(const char *name)
         return;
     if (fstat(fd, &s) == 0 && s.st_uid == geteuid() &&
         time(NULL) - s.st_mtime > ABANDONED_AGE_S && flock(fd, LOCK_EX | LOCK_NB) == 0)
-        remove_all(fd, path);
+        crystal_guard_remove_directory(path);
     (void)close(fd);
 }
 
@@ -101,7 +84,7 @@ void crystal_node_directory_remove(struct crystal_node_directory *directory)
 {
     if (directory->lock_fd < 0)
         return;
-    remove_all(directory->lock_fd, directory->path);
+    crystal_guard_remove_directory(directory->path);
     (void)close(directory->lock_fd);
     directory->lock_fd = -1;
 }

@@ -204,14 +204,46 @@ static int has_gone_on(const struct crystal_roll_record *records, uint32_t count
     return 0;
 }
 
-/* Does this rank wait itself? */
-static int is_waiting(const struct crystal_roll_record *records, uint32_t count,
-                      uint32_t lrank)
+/* Has lrank arrived at an operation of this communicator that has not ended for it? */
+static int is_inside(struct crystal_rank_watch *w, struct crystal_board_comm *comm,
+                     uint32_t lrank)
 {
+    const uint32_t *members = crystal_board_members(w->board, comm);
+    uint32_t crank = 0;
+
+    while (crank < comm->nranks && members[crank] != lrank)
+        crank++;
+    for (uint64_t seq = 0; crank < comm->nranks && seq < CRYSTAL_BOARD_SLOTS; seq++) {
+        struct crystal_board_slot *slot = crystal_board_slot(w->board, comm, seq);
+        struct crystal_board_cell *cell =
+            &crystal_board_cells(w->board, comm, slot)[crank];
+
+        if (atomic_load(&slot->seq_plus1) && atomic_load(&cell->arrive_ns) &&
+            !atomic_load(&cell->end_ns))
+            return 1;
+    }
+    return 0;
+}
+
+/* Does this rank wait itself? A stopped one does not. */
+static int is_waiting(struct crystal_rank_watch *w,
+                      const struct crystal_roll_record *records, uint32_t count,
+                      const struct watched *rank)
+{
+    uint32_t comm_count = atomic_load(&crystal_board_header(w->board)->comm_count);
+
+    if (rank->stopped_looks)
+        return 0;
     for (uint32_t i = 0; i < count; i++)
-        if (records[i].kind == CRYSTAL_ROLL_WAITS && records[i].lrank == lrank &&
+        if (records[i].kind == CRYSTAL_ROLL_WAITS && records[i].lrank == rank->lrank &&
             !has_gone_on(records, count, i))
             return 1;
+    for (uint32_t i = 0; i < comm_count; i++) {
+        struct crystal_board_comm *comm = crystal_board_comm_at(w->board, i);
+
+        if (comm && is_inside(w, comm, rank->lrank))
+            return 1;
+    }
     return 0;
 }
 
@@ -355,12 +387,12 @@ static int judge(struct crystal_rank_watch *w, struct watched *rank,
 }
 
 /* Does every process that runs here wait and use no CPU? */
-static int do_all_wait(const struct crystal_rank_watch *w,
+static int do_all_wait(struct crystal_rank_watch *w,
                        const struct crystal_roll_record *records, uint32_t count)
 {
     for (uint32_t i = 0; i < w->count; i++)
         if (!w->ranks[i].has_ended && (w->ranks[i].idle_looks < LOOKS_IDLE ||
-                                       !is_waiting(records, count, w->ranks[i].lrank)))
+                                       !is_waiting(w, records, count, &w->ranks[i])))
             return 0;
     return 1;
 }
@@ -373,14 +405,36 @@ static int judge_ended(struct crystal_rank_watch *w, const struct watched *rank,
                        const struct crystal_roll_record *records, uint32_t count,
                        struct crystal_error *err)
 {
-    char place[256];
-
     if (crystal_board_header(w->board)->mode == CRYSTAL_BOARD_IMMEDIATE &&
         !do_all_wait(w, records, count))
         return 0;
-    place_text(w, wait, place, sizeof place);
-    return crystal_error_set(err, ECANCELED, "rank %u has ended, but %s", rank->lrank,
-                             place);
+    return crystal_error_set(
+        err, ECANCELED, "rank %u has ended while rank %u still communicates with it",
+        rank->lrank, wait->lrank);
+}
+
+/* Does this rank keep others waiting? */
+static int look_whom(struct crystal_rank_watch *w, struct watched *rank,
+                     int is_itself_waiting, const struct crystal_roll_record *records,
+                     uint32_t count, char *notice, size_t notice_bytes,
+                     struct crystal_error *err)
+{
+    struct crystal_process_look process;
+    struct wait wait;
+
+    if ((rank->has_joined && !rank->has_ended && rank->idle_looks < LOOKS_IDLE) ||
+        !find_wait(w, records, count, rank->lrank, &wait))
+        return 0;
+    if (rank->has_ended)
+        return judge_ended(w, rank, &wait, records, count, err);
+    if (!rank->has_joined) {
+        look_for(rank, &process);
+        if (process.state)
+            count_look(rank, &process);
+    }
+    return rank->idle_looks < LOOKS_IDLE
+               ? 0
+               : judge(w, rank, &wait, is_itself_waiting, notice, notice_bytes, err);
 }
 
 int crystal_rank_watch_look(struct crystal_rank_watch *w, char *notice,
@@ -399,28 +453,16 @@ int crystal_rank_watch_look(struct crystal_rank_watch *w, char *notice,
     w->checked = count;
     for (uint32_t i = 0; i < w->count; i++)
         look_at(&w->ranks[i]);
-    for (uint32_t i = 0; !result && i < 2 * w->count; i++) {
+    /* who has ended first, who waits itself last */
+    for (uint32_t i = 0; !result && i < 3 * w->count; i++) {
         struct watched *rank = &w->ranks[i % w->count];
-        int is_itself_waiting = i >= w->count; /* those come last */
-        struct crystal_process_look process;
-        struct wait wait;
+        uint32_t turn = rank->has_ended                        ? 0
+                        : !is_waiting(w, records, count, rank) ? 1
+                                                               : 2;
 
-        if (is_waiting(records, count, rank->lrank) != is_itself_waiting ||
-            (rank->has_joined && !rank->has_ended && rank->idle_looks < LOOKS_IDLE) ||
-            !find_wait(w, records, count, rank->lrank, &wait))
-            continue;
-        if (!rank->has_joined) {
-            look_for(rank, &process);
-            if (process.state)
-                count_look(rank, &process);
-        }
-        if (rank->has_ended)
-            result = is_itself_waiting
-                         ? 0
-                         : judge_ended(w, rank, &wait, records, count, err);
-        else if (rank->idle_looks >= LOOKS_IDLE)
-            result =
-                judge(w, rank, &wait, is_itself_waiting, notice, notice_bytes, err);
+        if (turn == i / w->count)
+            result = look_whom(w, rank, turn == 2, records, count, notice, notice_bytes,
+                               err);
     }
     return result;
 }

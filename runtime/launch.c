@@ -1,12 +1,9 @@
-/* Starting and ending the ranks of a node. See launch.h.
- *
- * The guard is a forked process that reads process groups from a pipe whose writing end
- * only the launching process has: "+group" as a positive, "-group" as a negative
- * number. At the end of the stream it ends the groups it still knows.
- */
+/* Starting and ending the ranks of a node. See launch.h. */
 #include "config.h"
 
 #include "runtime/launch.h"
+
+#include "runtime/guard.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -18,13 +15,10 @@
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
-#define GRACE_MS       3000
-#define DYING_MS       500 /* after SIGKILL; who is left then is a zombie of others */
-#define POLL_MS        100 /* where SIGCHLD goes to another thread */
-#define GUARDED_GROUPS 4096
+#define GRACE_MS 3000
+#define POLL_MS  100 /* where SIGCHLD goes to another thread */
 
 struct child {
     uint32_t lrank;
@@ -37,100 +31,19 @@ struct crystal_launch {
     struct child *children; /* owned */
     uint32_t count, capacity;
     uint32_t running;
-    int guard_fd; /* writing end */
-    int ends_fd;  /* epoll over the children's pidfds: their ends in order; -1: none */
-    pid_t guard;
+    struct crystal_guard *guard; /* owned */
+    int ends_fd; /* epoll over the children's pidfds: their ends in order; -1: none */
     sigset_t before; /* the caller's signal mask */
     sigset_t ranks;  /* the ranks': the same without the signals that we wait for */
 };
-
-/* --- groups --- */
-
-static void pause_ms(long ms)
-{
-    struct timespec pause = {ms / 1000, ms % 1000 * 1000000L};
-
-    while (nanosleep(&pause, &pause) < 0 && errno == EINTR)
-        ;
-}
-
-/* Ends the groups: SIGTERM, SIGKILL after grace_ms. Groups without processes are set to
- * 0. reap: they are our children. */
-static void end_groups(pid_t *groups, uint32_t count, int grace_ms, int reap)
-{
-    for (int waited_ms = 0;; waited_ms += 20) {
-        int signal = waited_ms == 0 ? SIGTERM : waited_ms >= grace_ms ? SIGKILL : 0;
-        uint32_t left = 0;
-
-        for (uint32_t i = 0; i < count; i++) {
-            if (!groups[i])
-                continue;
-            if (reap)
-                (void)waitpid(groups[i], NULL, WNOHANG); /* else it stays a zombie */
-            if (kill(-groups[i], signal) < 0 && errno == ESRCH)
-                groups[i] = 0;
-            else
-                left++;
-        }
-        if (!left || waited_ms > grace_ms + DYING_MS)
-            return;
-        pause_ms(20);
-    }
-}
-
-/* --- the guard --- */
-
-static void guard_main(int fd) __attribute__((noreturn));
-
-static void guard_main(int fd)
-{
-    static pid_t groups[GUARDED_GROUPS];
-    int null = open("/dev/null", O_RDWR);
-    int32_t note;
-    ssize_t done;
-
-    (void)setpgid(0, 0); /* a terminal's Ctrl-C is not for the guard */
-    (void)prctl(PR_SET_NAME, "crystal-guard");
-    for (int i = 0; i < 3 && null >= 0; i++)
-        (void)dup2(null, i); /* nobody must wait for our copies of the outputs */
-    for (int i = 3; i < 1024; i++)
-        if (i != fd)
-            (void)close(i);
-    while ((done = read(fd, &note, sizeof note)) != 0) {
-        int at = 0;
-
-        if (done < 0 && errno == EINTR)
-            continue;
-        if (done != (ssize_t)sizeof note)
-            break;
-        while (at < GUARDED_GROUPS && groups[at] != (note < 0 ? -note : 0))
-            at++;
-        if (at < GUARDED_GROUPS)
-            groups[at] = note < 0 ? 0 : note;
-    }
-    end_groups(groups, GUARDED_GROUPS, GRACE_MS, 0);
-    _exit(0);
-}
-
-static void tell_guard(struct crystal_launch *l, int32_t note)
-{
-    if (write(l->guard_fd, &note, sizeof note) < 0)
-        return; /* without the guard, PDEATHSIG remains */
-}
 
 struct crystal_launch *crystal_launch_create(struct crystal_error *err)
 {
     struct crystal_launch *l = calloc(1, sizeof *l);
     sigset_t signals;
-    int ends[2];
 
     if (!l) {
         (void)crystal_error_set(err, ENOMEM, "launch: out of memory");
-        return NULL;
-    }
-    if (pipe2(ends, O_CLOEXEC) < 0) {
-        (void)crystal_error_set(err, errno, "launch: pipe: %s", strerror(errno));
-        free(l);
         return NULL;
     }
     (void)sigemptyset(&signals);
@@ -144,22 +57,19 @@ struct crystal_launch *crystal_launch_create(struct crystal_error *err)
     for (int signal = 1; signal < NSIG; signal++)
         if (sigismember(&signals, signal) == 1)
             (void)sigdelset(&l->ranks, signal);
-    l->guard = fork();
-    if (l->guard == 0) {
-        (void)close(ends[1]);
-        guard_main(ends[0]);
-    }
-    (void)close(ends[0]);
-    if (l->guard < 0) {
-        (void)crystal_error_set(err, errno, "launch: fork: %s", strerror(errno));
-        (void)close(ends[1]);
+    l->guard = crystal_guard_create(err);
+    if (!l->guard) {
         (void)pthread_sigmask(SIG_SETMASK, &l->before, NULL);
         free(l);
         return NULL;
     }
-    l->guard_fd = ends[1];
     l->ends_fd = epoll_create1(EPOLL_CLOEXEC); /* without it, by number */
     return l;
+}
+
+void crystal_launch_keep_clean(struct crystal_launch *l, const char *directory)
+{
+    crystal_guard_directory(l->guard, directory);
 }
 
 /* --- starting --- */
@@ -208,7 +118,7 @@ static void child_main(const struct crystal_launch_rank *rank, char **env,
     int code;
 
     (void)setpgid(0, 0);
-    (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
+    (void)prctl(PR_SET_PDEATHSIG, rank->death_signal ? rank->death_signal : SIGKILL);
     if (getppid() != parent)
         _exit(127); /* it died before the line above */
     if ((in >= 0 && dup2(in, STDIN_FILENO) < 0) ||
@@ -310,7 +220,7 @@ int crystal_launch_start(struct crystal_launch *l,
     (void)add_child(l, rank->lrank, pid); /* room was made above */
     watch_end(l, l->count - 1);
     l->running++;
-    tell_guard(l, pid);
+    crystal_guard_group(l->guard, pid);
 
 out_close:
     if (status[0] >= 0)
@@ -345,7 +255,8 @@ static int reap(struct crystal_launch *l, struct child *child,
     child->is_running = 0;
     l->running--;
     if (kill(-child->pid, 0) < 0 && errno == ESRCH) {
-        tell_guard(l, -child->pid); /* its number may be somebody else's soon */
+        crystal_guard_group(l->guard,
+                            -child->pid); /* its number may be somebody else's soon */
         child->pid = 0;
     }
     ret->lrank = child->lrank;
@@ -406,7 +317,7 @@ void crystal_launch_stop(struct crystal_launch *l, int grace_ms)
     if (groups) {
         for (uint32_t i = 0; i < l->count; i++)
             groups[i] = l->children[i].pid;
-        end_groups(groups, l->count, grace_ms, 1);
+        crystal_guard_end_groups(groups, l->count, grace_ms, 1);
         free(groups);
     } else {
         for (uint32_t i = 0; i < l->count; i++)
@@ -417,7 +328,7 @@ void crystal_launch_stop(struct crystal_launch *l, int grace_ms)
         if (l->children[i].is_running)
             (void)waitpid(l->children[i].pid, NULL, 0); /* ECHILD: reaped above */
         if (l->children[i].pid)
-            tell_guard(l, -l->children[i].pid);
+            crystal_guard_group(l->guard, -l->children[i].pid);
         unwatch_end(l, &l->children[i]);
     }
     l->count = 0;
@@ -434,11 +345,9 @@ void crystal_launch_destroy(struct crystal_launch *l)
     (void)sigemptyset(&pipe);
     (void)sigaddset(&pipe, SIGPIPE);
     crystal_launch_stop(l, GRACE_MS);
-    (void)close(l->guard_fd); /* the guard's end */
     if (l->ends_fd >= 0)
         (void)close(l->ends_fd); /* empty */
-    while (waitpid(l->guard, NULL, 0) < 0 && errno == EINTR)
-        ;
+    crystal_guard_destroy(l->guard);
     if (sigismember(&l->before, SIGPIPE) == 0) /* of a dead guard: dealt with */
         (void)sigtimedwait(&pipe, NULL, &at_once);
     (void)pthread_sigmask(SIG_SETMASK, &l->before, NULL);

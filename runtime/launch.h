@@ -2,9 +2,9 @@
  *
  * Each rank leads a process group of its own. When the launching process dies, however
  * it dies, its ranks are killed by the kernel, and what they started by a guard process
- * that waits for just that. Use from one thread, the one that lives longest; SIGCHLD,
- * SIGINT, SIGTERM and SIGHUP are blocked in it from create on (and so in threads that
- * it starts later).
+ * that waits for just that (runtime/guard.h). Use from one thread, the one that lives
+ * longest; SIGCHLD, SIGINT, SIGTERM and SIGHUP are blocked in it from create on (and so
+ * in threads that it starts later).
  */
 #ifndef CRYSTAL_LAUNCH_H
 #define CRYSTAL_LAUNCH_H
@@ -23,6 +23,7 @@ struct crystal_launch_rank {
                              borrowed; NULL = none */
     const char *log_path; /* gets standard output and error (0600); NULL = inherited */
     int keeps_stdin;      /* else standard input is /dev/null */
+    int death_signal;     /* it gets when the launching process dies; 0 = SIGKILL */
 };
 
 /* How a rank ended. */
@@ -34,6 +35,9 @@ struct crystal_launch_end {
 
 /* Starts the guard. NULL on failure. */
 struct crystal_launch *crystal_launch_create(struct crystal_error *err);
+/* The directory, which has no others in it, is removed with its files should this
+ * process be killed. As often as it is called, for the last one only; NULL = none. */
+void crystal_launch_keep_clean(struct crystal_launch *l, const char *directory);
 /* Starts a rank; a program that cannot be run is an error here. */
 int crystal_launch_start(struct crystal_launch *l,
                          const struct crystal_launch_rank *rank,

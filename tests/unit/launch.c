@@ -8,6 +8,7 @@
 #include "tests/check.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -218,17 +219,26 @@ static void stop_kills_the_stubborn(void)
 
 static void death_of_the_launcher_leaves_nothing(void)
 {
-    char script[512], own[128], child[128];
+    char script[512], own[128], child[128], file[64];
+    char gone[] = "/tmp/crystal-gone.XXXXXX", kept[] = "/tmp/crystal-kept.XXXXXX";
     pid_t launcher;
 
     (void)snprintf(script, sizeof script, STUBBORN, directory, directory);
     (void)snprintf(own, sizeof own, "%s/own", directory);
     (void)snprintf(child, sizeof child, "%s/child", directory);
+    CHECK(mkdtemp(gone) && mkdtemp(kept));
+    (void)snprintf(file, sizeof file, "%s/file", gone);
+    CHECK_EQ(close(open(file, O_WRONLY | O_CREAT, 0600)), 0);
     launcher = fork();
     if (launcher == 0) {
         struct crystal_launch *l = crystal_launch_create(NULL);
 
-        if (!l || start_shell(l, 0, script, log_path, NULL, NULL))
+        if (!l)
+            _exit(1);
+        crystal_launch_keep_clean(l, kept);
+        crystal_launch_keep_clean(l, NULL);
+        crystal_launch_keep_clean(l, gone);
+        if (start_shell(l, 0, script, log_path, NULL, NULL))
             _exit(1);
         (void)pause();
         _exit(1);
@@ -240,6 +250,10 @@ static void death_of_the_launcher_leaves_nothing(void)
     wait_gone(own);
     wait_gone(child);
     CHECK(!is_alive(own) && !is_alive(child));
+    for (int i = 0; i < 500 && access(gone, F_OK) == 0; i++)
+        (void)nanosleep(&(struct timespec){0, 10000000}, NULL);
+    CHECK_EQ(access(gone, F_OK), -1);
+    CHECK_EQ(rmdir(kept), 0);
     (void)unlink(own);
     (void)unlink(child);
 }
@@ -258,6 +272,39 @@ static void signals_ask_to_stop(void)
     CHECK_EQ(crystal_launch_wait(l, 5000, &end, &signal), -EINTR);
     CHECK_EQ(signal, SIGTERM);
     crystal_launch_destroy(l);
+}
+
+/* Ends with another signal than SIGKILL, to tidy up. */
+static void its_own_death_signal(void)
+{
+    char script[512], own[128], tidy[128];
+    pid_t launcher;
+
+    (void)snprintf(own, sizeof own, "%s/own", directory);
+    (void)snprintf(tidy, sizeof tidy, "%s/tidy", directory);
+    (void)snprintf(script, sizeof script,
+                   "trap 'echo done >%s; exit' TERM; echo $$ >%s; while :; do sleep "
+                   "0.05; done",
+                   tidy, own);
+    launcher = fork();
+    if (launcher == 0) {
+        char *argv[] = {(char *)"sh", (char *)"-c", script, NULL};
+        struct crystal_launch_rank rank = {
+            .argv = argv, .log_path = log_path, .death_signal = SIGTERM};
+        struct crystal_launch *l = crystal_launch_create(NULL);
+
+        if (!l || crystal_launch_start(l, &rank, NULL))
+            _exit(1);
+        (void)pause();
+        _exit(1);
+    }
+    wait_for(own);
+    CHECK_EQ(kill(launcher, SIGKILL), 0);
+    CHECK_EQ(waitpid(launcher, NULL, 0), launcher);
+    wait_gone(own);
+    CHECK_STR(slurp(tidy), "done\n");
+    (void)unlink(own);
+    (void)unlink(tidy);
 }
 
 /* Where the launching process blocks signals already, its ranks do not. */
@@ -292,6 +339,7 @@ int main(void)
     CHECK_RUN(what_cannot_run);
     CHECK_RUN(stop_kills_the_stubborn);
     CHECK_RUN(death_of_the_launcher_leaves_nothing);
+    CHECK_RUN(its_own_death_signal);
     CHECK_RUN(signals_ask_to_stop);
     CHECK_RUN(ranks_take_signals);
     (void)unlink(log_path);
