@@ -31,11 +31,13 @@ struct rp_rank {
     uint32_t lrank;
     struct rp_spread iteration;            /* MEASURED in the run */
     struct crystal_profile_iteration plan; /* COMPOSED */
-    uint64_t peak_bytes;                   /* MEASURED in plan; 0 unknown */
-    uint64_t op_count;                     /* records of its run */
-    uint64_t left_at; /* first record that does not fit the iterations */
-    uint64_t before;  /* calls before the iterations */
-    uint64_t each;    /* calls in an iteration */
+    uint64_t summed_ns;  /* MODELLED: computation and each operation alone, one after
+                            the other: nothing overlaps, nobody waits */
+    uint64_t peak_bytes; /* MEASURED in plan; 0 unknown */
+    uint64_t op_count;   /* records of its run */
+    uint64_t left_at;    /* first record that does not fit the iterations */
+    uint64_t before;     /* calls before the iterations */
+    uint64_t each;       /* calls in an iteration */
     bool has_run;
 };
 

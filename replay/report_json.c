@@ -53,6 +53,8 @@ static void print_ranks(const struct report *r, FILE *out)
         spread(out, "iteration", &k->iteration);
         fprintf(out, ", ");
         planned(out, &k->plan);
+        fprintf(out, ", ");
+        value(out, "summed", "modelled", k->summed_ns);
         fprintf(out,
                 ", \"peak_memory\": {\"origin\": \"measured\", \"stage\": \"plan\", "
                 "\"bytes\": %" PRIu64 "}, \"operations\": %" PRIu64 "}",

@@ -339,13 +339,28 @@ static uint64_t fitting(const struct script *s, const struct crystal_run_record 
     return count;
 }
 
+/* Computation of an iteration and its operations alone, one after the other. */
+static uint64_t summed_ns(const struct report *r, const struct script *s,
+                          const struct crystal_run_record *begin)
+{
+    const struct crystal_profile_op *ops =
+        crystal_profile_ops(r->profile, s->program->rep);
+    uint64_t sum = 0;
+
+    for (uint32_t i = 0; i < s->program->instr_count; i++)
+        sum += ops[i].gap_ns;
+    for (uint64_t i = 0; i < s->each; i++)
+        sum += alone_ns(r, s->program, s->instrs[i], &begin[i]);
+    return sum;
+}
+
 static int rank_gather(struct report *r, uint32_t index,
                        struct crystal_run_record *recs, uint64_t count)
 {
     struct rp_rank *rank = &r->ranks[index];
     struct rp_samples samples = {0};
     struct script s;
-    uint64_t whole, first;
+    uint64_t whole, first, sum_ns = 0;
     int code = script_make(r, rank->lrank, &s);
 
     if (code || !s.each)
@@ -375,6 +390,7 @@ static int rank_gather(struct report *r, uint32_t index,
         code = rp_samples_add(&samples, ns);
         if (!code)
             code = rp_samples_add(&r->iterations, ns);
+        sum_ns += summed_ns(r, &s, begin);
         for (uint64_t i = 0; !code && i < s.each; i++)
             code = add_call(r, rank->lrank, &s, s.instrs[i], &begin[i]);
     }
@@ -383,6 +399,8 @@ static int rank_gather(struct report *r, uint32_t index,
     for (size_t i = 0; whole > first && i < r->group_count; i++)
         calls_of_rank(&r->groups[i].calls, whole - first);
     rp_samples_spread(&samples, &rank->iteration);
+    if (samples.count)
+        rank->summed_ns = sum_ns / samples.count;
     if (whole - first > r->iteration_count)
         r->iteration_count = whole - first;
 out:

@@ -17,7 +17,9 @@
  * got asks for, and all goes back; then an all-reduce of the world, one element, waited
  * for
  *
- * Prints per iteration "rank R iteration I ms T".
+ * Prints per iteration "rank R iteration I ms T", and at the end "rank R behind I: T
+ * ms, computes C ms, CPU U ms" of the time after the first I iterations: the real time,
+ * the sleeps in it, and what it cost this process.
  */
 #include "config.h"
 
@@ -27,9 +29,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 
 #define BUCKETS 4
 #define LAYERS  2
+#define WARM_UP 2 /* iterations that the last line leaves out */
 
 static struct options {
     const char *layout, *slow;
@@ -47,8 +51,11 @@ static struct group world, replicas, pipeline, experts;
 static ncclStream_t main_stream, comm_stream;
 static double factor = 1; /* of computation */
 
+static double computed_us;
+
 static void compute(double us)
 {
+    computed_us += us * factor;
     sleep_us(us * factor);
 }
 
@@ -192,6 +199,32 @@ static void iterate_alltoall(void)
     OK(stream_synchronize(main_stream));
 }
 
+/* --- what it cost --- */
+
+static struct use {
+    double us, computed_us, cpu_us;
+} warm;
+
+static struct use use_now(void)
+{
+    struct rusage r = {0};
+
+    (void)getrusage(RUSAGE_SELF, &r); /* cannot fail */
+    return (struct use){(double)now_us(), computed_us,
+                        (double)(r.ru_utime.tv_sec + r.ru_stime.tv_sec) * 1e6 +
+                            (double)(r.ru_utime.tv_usec + r.ru_stime.tv_usec)};
+}
+
+static void print_use(void)
+{
+    struct use now = use_now();
+
+    printf("rank %d behind %d: %.3f ms, computes %.3f ms, CPU %.3f ms\n", rank, WARM_UP,
+           (now.us - warm.us) / 1000, (now.computed_us - warm.computed_us) / 1000,
+           (now.cpu_us - warm.cpu_us) / 1000);
+    (void)fflush(stdout);
+}
+
 /* --- start --- */
 
 static void make_groups(void)
@@ -281,12 +314,16 @@ int main(int argc, char **argv)
     for (int i = 0; i < options.iterations; i++) {
         uint64_t from_us = now_us();
 
+        if (i == WARM_UP)
+            warm = use_now();
         iterate();
         printf("rank %d iteration %d ms %.3f\n", rank, i,
                (double)(now_us() - from_us) / 1000);
         (void)fflush(stdout);
         nccl.hint();
     }
+    if (options.iterations > WARM_UP)
+        print_use();
     if (experts.comm)
         OK(CommDestroy(experts.comm));
     if (replicas.comm)
