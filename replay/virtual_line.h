@@ -40,6 +40,7 @@ struct crystal_lines; /* of one communicator at this process */
 struct crystal_line;
 
 struct crystal_net_comm;
+struct crystal_room;
 struct crystal_lines *crystal_lines_create(struct crystal_net_comm *comm,
                                            struct crystal_error *err);
 void crystal_lines_destroy(struct crystal_lines *lines);
