@@ -77,9 +77,13 @@ static int cu_error(const struct cu_driver *cu, cu_result result, const char *wh
 static void *pin_main(void *argument)
 {
     struct crystal_device *d = argument;
-    cu_result result = d->cu.ctx_push(d->context);
 
-    while (!result) {
+    if (d->cu.ctx_push(d->context)) {
+        crystal_log(CRYSTAL_LOG_WARNING, "net",
+                    "buffers on a GPU: cannot pin host memory, copying more slowly");
+        return NULL;
+    }
+    for (;;) {
         struct pin pin;
 
         (void)pthread_mutex_lock(&d->pin_lock);
@@ -89,8 +93,6 @@ static void *pin_main(void *argument)
         (void)pthread_mutex_unlock(&d->pin_lock);
         (void)d->cu.host_register(pin.memory, pin.bytes, CU_HOST_PORTABLE);
     }
-    crystal_log(CRYSTAL_LOG_WARNING, "net",
-                "buffers on a GPU: cannot pin host memory, copying more slowly");
     return NULL;
 }
 
