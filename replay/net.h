@@ -53,9 +53,9 @@ struct crystal_net_module {
     int is_timed;             /* arrivals come from the board */
     struct crystal_run_writer *run;
     struct crystal_messages *messages; /* NULL without CRYSTAL_MESSAGES */
-    _Atomic uint64_t order;  /* API calls so far */
-    _Atomic int abort_told;  /* the abort's sentence was logged */
-    _Atomic int repeat_told; /* that a recording is used again */
+    _Atomic uint64_t order;            /* API calls so far */
+    _Atomic int abort_told;            /* the abort's sentence was logged */
+    _Atomic int repeat_told;           /* that a recording is used again */
 };
 
 /* One communicator of this process, shared by the NET and PROFILER contexts. Objects
@@ -172,8 +172,7 @@ struct crystal_net_end_ops {
     int (*progress)(struct crystal_net_end *end, struct crystal_error *err);
     void (*close)(struct crystal_net_end *end); /* frees the end */
     /* whether anybody asks for the request's bytes; NULL: always */
-    int (*needs)(const struct crystal_net_end *end,
-                 const struct crystal_net_request *r);
+    int (*needs)(struct crystal_net_end *end, const struct crystal_net_request *r);
 };
 
 /* What all ends have; the first member of each kind's own struct. */

@@ -334,9 +334,10 @@ void crystal_operation_standin(struct crystal_operation *op, uint64_t bytes)
 {
     struct crystal_board_header *head = op->comm->module->head;
 
-    if (!atomic_exchange(&op->standin, 1))
+    if (!atomic_load_explicit(&op->standin, memory_order_relaxed) &&
+        !atomic_exchange(&op->standin, 1))
         (void)atomic_fetch_add(&head->standin_ops, 1);
-    (void)atomic_fetch_add(&head->standin_bytes, bytes);
+    (void)atomic_fetch_add_explicit(&head->standin_bytes, bytes, memory_order_relaxed);
 }
 
 void crystal_operation_late(struct crystal_operation *op, uint64_t due_ns,

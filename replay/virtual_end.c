@@ -2,18 +2,15 @@
  *
  * A receive gets what virtual ranks would have sent, when it would have come
  * (collectives: virtual_line.h for rings, virtual_tree.h, virtual_pat.h;
- * point-to-point: what was recorded). A send goes into the delay line of the real rank
- * behind the run, here or through a feed to another process; it is complete when this
- * process's NIC has taken it, a point-to-point send also not before the receiver has
- * arrived.
+ * point-to-point: what was recorded). virtual_send.c is the sending side.
  */
 #include "config.h"
 
-#include "replay/net.h"
+#include "replay/virtual_end_internal.h"
 
+#include "replay/net.h"
 #include "replay/net_payload.h"
 #include "replay/net_rings.h"
-#include "replay/virtual_feed.h"
 #include "replay/virtual_line.h"
 #include "replay/virtual_pat.h"
 #include "replay/virtual_tree.h"
@@ -22,33 +19,19 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
-#include <sys/uio.h>
 #include <unistd.h>
 
-struct virtual_end {
-    struct crystal_net_end base;
-    uint64_t link_free_ns; /* receiver: the messages before have left */
-    /* receiver: steps of NCCL's connection, for flags: up to the present operation and
-     * with all that were announced */
-    uint64_t base_step, next_step;
-    /* sender: the feed to the process behind the run */
-    int feed_fd; /* -1: not connected */
-    uint64_t written;
-    struct crystal_feed_message out;
-};
-
-/* Stops everybody with the sentence; the caller returns the code. */
-static int stop(const struct crystal_net_end *end, int code, struct crystal_error *err)
+int crystal_virtual_stop(const struct crystal_net_end *end, int code,
+                         struct crystal_error *err)
 {
     crystal_board_abort(end->comm->module->board, "rank %u: %s",
                         end->comm->module->lrank, crystal_error_text(err));
     return code;
 }
 
-static int operation_check(const struct crystal_net_end *end,
-                           const struct crystal_net_request *r,
-                           struct crystal_error *err)
+int crystal_virtual_check(const struct crystal_net_end *end,
+                          const struct crystal_net_request *r,
+                          struct crystal_error *err)
 {
     const struct crystal_operation *op = r->id.operation;
 
@@ -66,12 +49,15 @@ static int operation_check(const struct crystal_net_end *end,
     return 0;
 }
 
-static void ring_of(const struct crystal_net_request *r,
-                    const struct crystal_ring_place *place, struct crystal_ring_op *ret)
+/* Fills in what is the same for all messages of the operation. */
+static void ring_fill(struct virtual_end *v, const struct crystal_net_request *r,
+                      const struct crystal_ring_place *place)
 {
     const struct crystal_operation *op = r->id.operation;
+    const uint32_t receiver = crystal_ring_place_of(place, place->receiver);
+    struct virtual_ring *ring = &v->ring;
 
-    *ret = (struct crystal_ring_op){
+    ring->op = (struct crystal_ring_op){
         .func = op->func,
         .nranks = op->comm->nranks,
         .root =
@@ -82,11 +68,38 @@ static void ring_of(const struct crystal_net_request *r,
         .channel_count = op->channel_count ? op->channel_count : 1,
         .channel = r->id.channel,
         .proto = (enum crystal_proto)op->proto};
+    ring->place = place;
+    ring->count = crystal_ring_message_count(&ring->op, place->place, v->base.is_send);
+    if (v->base.is_send) {
+        crystal_vt_path(&ring->op, receiver, place->run_behind, &ring->path);
+        ring->heard = crystal_vt_sent_count(
+            &ring->path, crystal_ring_message_count(&ring->op, receiver, 0));
+    }
 }
 
-/* What the communicator keeps for trees and PAT, made when it is first needed. */
-static struct crystal_trees *trees_of(struct crystal_net_comm *comm,
-                                      struct crystal_error *err)
+int crystal_virtual_ring(struct virtual_end *v, const struct crystal_net_request *r,
+                         struct crystal_error *err)
+{
+    struct crystal_operation *op = r->id.operation;
+    const uint32_t generation =
+        atomic_load_explicit(&op->generation, memory_order_relaxed);
+    const struct crystal_ring_place *place;
+    int code;
+
+    if (v->ring.of == op && v->ring.generation == generation &&
+        v->ring.op.channel == r->id.channel)
+        return 1;
+    code = crystal_rings_place(v->base.comm->rings, r->id.channel, &place, err);
+    if (code <= 0)
+        return code;
+    ring_fill(v, r, place);
+    v->ring.of = op;
+    v->ring.generation = generation;
+    return 1;
+}
+
+struct crystal_trees *crystal_virtual_trees(struct crystal_net_comm *comm,
+                                            struct crystal_error *err)
 {
     (void)pthread_mutex_lock(&comm->lock);
     if (!comm->trees)
@@ -95,8 +108,8 @@ static struct crystal_trees *trees_of(struct crystal_net_comm *comm,
     return comm->trees;
 }
 
-static struct crystal_pats *pats_of(struct crystal_net_comm *comm,
-                                    struct crystal_error *err)
+struct crystal_pats *crystal_virtual_pats(struct crystal_net_comm *comm,
+                                          struct crystal_error *err)
 {
     (void)pthread_mutex_lock(&comm->lock);
     if (!comm->pats)
@@ -105,8 +118,8 @@ static struct crystal_pats *pats_of(struct crystal_net_comm *comm,
     return comm->pats;
 }
 
-static int algorithm_refuse(const struct crystal_operation *op,
-                            struct crystal_error *err)
+int crystal_virtual_refuse(const struct crystal_operation *op,
+                           struct crystal_error *err)
 {
     return crystal_error_set(err, ENOTSUP,
                              "virtual ranks know NCCL's ring, tree and PAT algorithms; "
@@ -173,15 +186,15 @@ static int take_ring(struct virtual_end *v, struct crystal_net_request *r,
                                      .step = r->step,
                                      .arrive = arrival_at,
                                      .arrive_user = &arrivals};
-    int code = crystal_rings_place(comm->rings, r->id.channel, &next.place, err);
+    int code = crystal_virtual_ring(v, r, err);
 
     if (code <= 0)
         return code;
     if (r->device && r->room)
         next.room = &r->room;
-    arrivals.place = next.place;
-    ring_of(r, next.place, &next.ring);
-    next.count = crystal_ring_message_count(&next.ring, next.place->place, 0);
+    arrivals.place = next.place = v->ring.place;
+    next.ring = v->ring.op;
+    next.count = v->ring.count;
     if (next.index >= next.count)
         return crystal_error_set(err, EPROTO,
                                  "message %llu of an operation that has %llu by the "
@@ -197,7 +210,7 @@ static int take_tree(struct virtual_end *v, struct crystal_net_request *r,
                      uint64_t *ret_arrive_ns, uint64_t *ret_free_ns,
                      struct crystal_error *err)
 {
-    struct crystal_trees *trees = trees_of(v->base.comm, err);
+    struct crystal_trees *trees = crystal_virtual_trees(v->base.comm, err);
     struct crystal_tree_transfer m = {.op = r->id.operation,
                                       .channel = r->id.channel,
                                       .peer = v->base.peer_crank,
@@ -214,7 +227,7 @@ static int take_pat(struct virtual_end *v, struct crystal_net_request *r,
                     const struct crystal_board_cell *cells, uint64_t *ret_bytes,
                     uint64_t *ret_arrive_ns, struct crystal_error *err)
 {
-    struct crystal_pats *pats = pats_of(v->base.comm, err);
+    struct crystal_pats *pats = crystal_virtual_pats(v->base.comm, err);
     struct crystal_pat_message m = {.op = r->id.operation,
                                     .channel = r->id.channel,
                                     .peer = v->base.peer_crank,
@@ -253,7 +266,7 @@ static int receive_collective(struct virtual_end *v, struct crystal_net_request 
         code = take_pat(v, r, cells, &bytes, &arrive_ns, err);
         break;
     default:
-        code = algorithm_refuse(r->id.operation, err);
+        code = crystal_virtual_refuse(r->id.operation, err);
     }
     if (code > 0)
         receive_done(v, r, arrive_ns, free_ns, bytes);
@@ -345,10 +358,10 @@ static int virtual_start_recv(struct crystal_net_end *end,
                               struct crystal_net_request *r, struct crystal_error *err)
 {
     struct virtual_end *v = (struct virtual_end *)end;
-    int code = operation_check(end, r, err);
+    int code = crystal_virtual_check(end, r, err);
 
     if (code)
-        return stop(end, code, err);
+        return crystal_virtual_stop(end, code, err);
     r->step = connection_step(v, r);
     return 0;
 }
@@ -362,255 +375,12 @@ static int recv_progress(struct crystal_net_end *end, struct crystal_error *err)
     while (code > 0 && (r = crystal_net_queue_first(end)))
         code = r->id.operation->is_p2p ? receive_transfer(v, r, err)
                                        : receive_collective(v, r, err);
-    return code < 0 ? stop(end, code, err) : 0;
-}
-
-/* --- sending --- */
-
-static int virtual_start_send(struct crystal_net_end *end,
-                              struct crystal_net_request *r, struct crystal_error *err)
-{
-    struct crystal_net_module *module = end->comm->module;
-    uint64_t occupy_ns = crystal_wire_occupy_ns(&module->wire, r->bytes);
-    int code = operation_check(end, r, err);
-
-    if (code)
-        return stop(end, code, err);
-    r->start_ns = crystal_nic_take(&module->nic, r->posted_ns, occupy_ns);
-    r->due_ns = r->start_ns + occupy_ns;
-    r->got = r->bytes;
-    return 0;
-}
-
-/* Writes the request to the feed. 1 written, 0 wait. */
-static int feed_write(struct virtual_end *v, struct crystal_net_request *r,
-                      const struct crystal_ring_place *place, struct crystal_error *err)
-{
-    struct crystal_net_module *module = v->base.comm->module;
-    uint64_t total = sizeof v->out + (v->out.has_bytes ? r->bytes : 0);
-
-    if (v->feed_fd < 0) {
-        const uint32_t *members =
-            crystal_board_members(module->board, atomic_load(&v->base.comm->board));
-
-        v->feed_fd = crystal_feed_connect(module, members[place->receiver], err);
-        if (v->feed_fd == -EAGAIN) {
-            crystal_wait_board();
-            return 0;
-        }
-        if (v->feed_fd < 0)
-            return v->feed_fd;
-    }
-    while (v->written < total) {
-        uint64_t head = v->written < sizeof v->out ? sizeof v->out - v->written : 0;
-        uint64_t done = head ? 0 : v->written - sizeof v->out;
-        struct iovec parts[2] = {{(char *)&v->out + sizeof v->out - head, (size_t)head},
-                                 {v->out.has_bytes ? r->data + done : NULL,
-                                  v->out.has_bytes ? (size_t)(r->bytes - done) : 0}};
-        struct msghdr message = {.msg_iov = parts, .msg_iovlen = 2};
-        ssize_t sent = sendmsg(v->feed_fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
-
-        if (sent < 0 && errno == EINTR)
-            continue;
-        if (sent < 0 && errno == EAGAIN) {
-            crystal_wait_fd(v->feed_fd, POLLOUT);
-            return 0;
-        }
-        if (sent < 0) {
-            int code = errno;
-
-            crystal_net_note(v->base.comm, CRYSTAL_ROLL_PARTED, place->receiver);
-            return crystal_error_set(
-                err, code,
-                "sending to rank %u of communicator %016llx, behind "
-                "virtual ranks: %s; its process has ended, see its "
-                "log",
-                place->receiver, (unsigned long long)v->base.comm->comm_id,
-                strerror(code));
-        }
-        v->written += (uint64_t)sent;
-    }
-    v->written = 0;
-    return 1;
-}
-
-/* The bytes must be those that everybody computes the ring's schedule to have. */
-static int schedule_check(const struct crystal_net_request *r,
-                          const struct crystal_ring_op *ring, uint32_t place,
-                          struct crystal_error *err)
-{
-    uint64_t count = crystal_ring_message_count(ring, place, 1);
-    struct crystal_ring_message m;
-
-    if (r->id.step < count) {
-        crystal_ring_message(ring, place, 1, r->id.step, &m);
-        if (crystal_form_bytes(ring->proto, (uint64_t)m.elts * ring->elt_bytes) ==
-            r->bytes)
-            return 0;
-    }
-    return crystal_error_set(
-        err, EPROTO,
-        "message %u of %llu that function %u sends has %llu bytes, "
-        "which is not the ring's schedule",
-        r->id.step, (unsigned long long)count, ring->func,
-        (unsigned long long)r->bytes);
-}
-
-static int send_tree(struct virtual_end *v, struct crystal_net_request *r,
-                     struct crystal_error *err)
-{
-    struct crystal_trees *trees = trees_of(v->base.comm, err);
-    struct crystal_tree_transfer m = {.op = r->id.operation,
-                                      .channel = r->id.channel,
-                                      .peer = v->base.peer_crank,
-                                      .index = r->id.step,
-                                      .started_ns = r->start_ns};
-    int code =
-        trees ? crystal_trees_send(trees, &m, r->data, r->bytes, err) : -err->code;
-
-    return code ? code : 1;
-}
-
-static int send_pat(struct virtual_end *v, struct crystal_net_request *r,
-                    struct crystal_error *err)
-{
-    struct crystal_pats *pats = pats_of(v->base.comm, err);
-    struct crystal_pat_message m = {.op = r->id.operation,
-                                    .channel = r->id.channel,
-                                    .peer = v->base.peer_crank,
-                                    .index = r->id.step};
-    int code = pats ? crystal_pats_send(pats, &m, r->data, r->bytes, err) : -err->code;
-
-    return code ? code : 1;
-}
-
-/* 1 given away, 0 wait. */
-static int send_ring(struct virtual_end *v, struct crystal_net_request *r,
-                     struct crystal_error *err)
-{
-    struct crystal_net_comm *comm = v->base.comm;
-    const struct crystal_ring_place *place;
-    struct crystal_vt_sent sent = {r->start_ns, r->bytes};
-    struct crystal_ring_op ring;
-    struct crystal_vt_path path;
-    uint32_t receiver;
-    uint64_t count;
-    int code = crystal_rings_place(comm->rings, r->id.channel, &place, err), is_passed;
-
-    if (code <= 0)
-        return code;
-    ring_of(r, place, &ring);
-    code = v->written ? 0 : schedule_check(r, &ring, place->place, err);
-    if (code)
-        return code;
-    receiver = crystal_ring_place_of(place, place->receiver);
-    crystal_vt_path(&ring, receiver, place->run_behind, &path);
-    count =
-        crystal_vt_sent_count(&path, crystal_ring_message_count(&ring, receiver, 0));
-    if (r->id.step >= count)
-        return 1; /* nobody behind the run hears of it */
-    is_passed = crystal_line_is_passed(&path, r->id.step);
-    is_passed &= r->data != NULL;
-    if (place->receiver == comm->crank && is_passed && r->room) {
-        code = crystal_lines_push_room(comm->lines, r->id.operation->seq, r->id.channel,
-                                       r->id.step, count, &sent, r->room, err);
-        return code ? code : 1;
-    }
-    if (place->receiver == comm->crank) {
-        code = crystal_lines_push(comm->lines, r->id.operation->seq, r->id.channel,
-                                  r->id.step, count, &sent, is_passed ? r->data : NULL,
-                                  err);
-        return code ? code : 1;
-    }
-    if (!v->written)
-        v->out = (struct crystal_feed_message){.magic = CRYSTAL_FEED_MAGIC,
-                                               .channel = r->id.channel,
-                                               .comm_id = comm->comm_id,
-                                               .seq = r->id.operation->seq,
-                                               .index = r->id.step,
-                                               .count = count,
-                                               .start_ns = r->start_ns,
-                                               .bytes = r->bytes,
-                                               .crank = comm->crank,
-                                               .has_bytes = is_passed && r->bytes};
-    return feed_write(v, r, place, err);
-}
-
-static int send_collective(struct virtual_end *v, struct crystal_net_request *r,
-                           struct crystal_error *err)
-{
-    switch ((enum crystal_algo)r->id.operation->algo) {
-    case CRYSTAL_ALGO_RING:
-        return send_ring(v, r, err);
-    case CRYSTAL_ALGO_TREE:
-        return send_tree(v, r, err);
-    case CRYSTAL_ALGO_PAT:
-        return send_pat(v, r, err);
-    default:
-        return algorithm_refuse(r->id.operation, err);
-    }
-}
-
-static int send_transfer(struct virtual_end *v, struct crystal_net_request *r)
-{
-    const struct crystal_wire *wire = &v->base.comm->module->wire;
-    uint64_t partner_ns = crystal_operation_partner_ns(r->id.operation);
-    uint64_t done_ns = partner_ns + crystal_wire_occupy_ns(wire, r->bytes);
-
-    if (!partner_ns) {
-        crystal_wait_board();
-        return 0;
-    }
-    if (partner_ns > r->start_ns) {
-        crystal_operation_waited(r->id.operation, r->due_ns, done_ns);
-        r->due_ns = done_ns;
-    }
-    return 1;
-}
-
-static int send_progress(struct crystal_net_end *end, struct crystal_error *err)
-{
-    struct virtual_end *v = (struct virtual_end *)end;
-    struct crystal_net_request *r;
-    int code = 1;
-
-    while (code > 0 && (r = crystal_net_queue_first(end))) {
-        code =
-            r->id.operation->is_p2p ? send_transfer(v, r) : send_collective(v, r, err);
-        if (code > 0)
-            crystal_net_queue_pop(end, r->due_ns);
-    }
-    return code < 0 ? stop(end, code, err) : 0;
+    return code < 0 ? crystal_virtual_stop(end, code, err) : 0;
 }
 
 /* --- making and closing --- */
 
-/* Of what this rank sends, virtual ranks need what comes back to a real one. */
-static int send_needs(const struct crystal_net_end *end,
-                      const struct crystal_net_request *r)
-{
-    const struct crystal_operation *op = r->id.operation;
-    const struct crystal_ring_place *place;
-    struct crystal_ring_op ring;
-    struct crystal_vt_path path;
-
-    if (!op)
-        return 1;
-    if (op->is_p2p || !crystal_payload_is_valued(op))
-        return 0;
-    if (op->algo != CRYSTAL_ALGO_RING)
-        return 1;
-    if (r->is_own ||
-        crystal_rings_place(end->comm->rings, r->id.channel, &place, NULL) <= 0)
-        return 1;
-    ring_of(r, place, &ring);
-    crystal_vt_path(&ring, crystal_ring_place_of(place, place->receiver),
-                    place->run_behind, &path);
-    return crystal_line_is_passed(&path, r->id.step);
-}
-
-static int recv_needs(const struct crystal_net_end *end,
-                      const struct crystal_net_request *r)
+static int recv_needs(struct crystal_net_end *end, const struct crystal_net_request *r)
 {
     const struct crystal_operation *op = r->id.operation;
 
@@ -619,7 +389,7 @@ static int recv_needs(const struct crystal_net_end *end,
            (!op->is_p2p && op->proto != CRYSTAL_PROTO_SIMPLE);
 }
 
-static void virtual_close(struct crystal_net_end *end)
+void crystal_virtual_close(struct crystal_net_end *end)
 {
     struct virtual_end *v = (struct virtual_end *)end;
 
@@ -628,10 +398,9 @@ static void virtual_close(struct crystal_net_end *end)
     free(v);
 }
 
-static const struct crystal_net_end_ops virtual_send_ops = {
-    "virtual send", virtual_start_send, send_progress, virtual_close, send_needs};
 static const struct crystal_net_end_ops virtual_recv_ops = {
-    "virtual receive", virtual_start_recv, recv_progress, virtual_close, recv_needs};
+    "virtual receive", virtual_start_recv, recv_progress, crystal_virtual_close,
+    recv_needs};
 
 struct crystal_net_end *crystal_virtual_end_create(struct crystal_net_context *context,
                                                    int is_send, uint32_t peer_crank,
@@ -665,7 +434,7 @@ struct crystal_net_end *crystal_virtual_end_create(struct crystal_net_context *c
         return NULL;
     }
     v->feed_fd = -1;
-    v->base.ops = is_send ? &virtual_send_ops : &virtual_recv_ops;
+    v->base.ops = is_send ? &crystal_virtual_send_ops : &virtual_recv_ops;
     v->base.context = context;
     v->base.comm = context->comm;
     v->base.is_send = is_send;

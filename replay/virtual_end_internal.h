@@ -1,0 +1,60 @@
+/* Shared by the files that make ends whose other side is a virtual rank.
+ */
+#ifndef CRYSTAL_VIRTUAL_END_INTERNAL_H
+#define CRYSTAL_VIRTUAL_END_INTERNAL_H
+
+#include "replay/net.h"
+#include "replay/net_rings.h"
+#include "replay/virtual_feed.h"
+#include "replay/virtual_time.h"
+#include "runtime/ring_schedule.h"
+
+/* What is the same for all messages of a ring's operation on an end. */
+struct virtual_ring {
+    const struct crystal_operation *of; /* with this generation; NULL: none yet */
+    uint32_t generation;
+    struct crystal_ring_op op;
+    const struct crystal_ring_place *place;
+    uint64_t count; /* of messages at this end */
+    /* sender: the way to the real rank behind the run, which hears of the first ones */
+    struct crystal_vt_path path;
+    uint64_t heard;
+};
+
+struct virtual_end {
+    struct crystal_net_end base;
+    struct virtual_ring ring; /* of the last operation */
+    uint64_t link_free_ns;    /* receiver: the messages before have left */
+    /* receiver: steps of NCCL's connection, for flags: up to the present operation and
+     * with all that were announced */
+    uint64_t base_step, next_step;
+    /* sender: the feed to the process behind the run */
+    int feed_fd; /* -1: not connected */
+    uint64_t written;
+    struct crystal_feed_message out;
+};
+
+extern const struct crystal_net_end_ops crystal_virtual_send_ops;
+
+/* Stops everybody with the sentence; returns the code. */
+int crystal_virtual_stop(const struct crystal_net_end *end, int code,
+                         struct crystal_error *err);
+/* Whether the request's operation is known and of the end's communicator. */
+int crystal_virtual_check(const struct crystal_net_end *end,
+                          const struct crystal_net_request *r,
+                          struct crystal_error *err);
+/* Fills v->ring for the request. 1 done, 0 the rings are not known yet (noted on the
+ * wait list), negative errno. */
+int crystal_virtual_ring(struct virtual_end *v, const struct crystal_net_request *r,
+                         struct crystal_error *err);
+/* What the communicator keeps for trees and PAT, made when it is first needed. */
+struct crystal_trees *crystal_virtual_trees(struct crystal_net_comm *comm,
+                                            struct crystal_error *err);
+struct crystal_pats *crystal_virtual_pats(struct crystal_net_comm *comm,
+                                          struct crystal_error *err);
+void crystal_virtual_close(struct crystal_net_end *end); /* frees the end */
+/* The sentence for another algorithm. */
+int crystal_virtual_refuse(const struct crystal_operation *op,
+                           struct crystal_error *err);
+
+#endif
