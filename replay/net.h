@@ -43,6 +43,7 @@ struct crystal_net_module {
     struct crystal_graph *graph;       /* NULL without recorded payload */
     struct crystal_prefetch *prefetch; /* NULL but with --crystal-payload=all */
     struct crystal_rooms *rooms;       /* of messages on their way */
+    int is_sharing;   /* payload between ranks of one host goes through memory */
     int is_valueless; /* contents of virtual ranks' floating-point messages are left out
                        */
     int has_device;   /* NCCL's buffers may be on a GPU */
@@ -159,7 +160,9 @@ struct crystal_net_request {
     uint64_t start_ns;             /* when its first byte left the NIC */
     uint64_t due_ns;               /* not done before; 0 at once */
     uint64_t number;               /* of this end, from 0 */
-    uint64_t step; /* virtual receive: of the connection, for its flags */
+    uint64_t step;      /* virtual receive: of the connection, for its flags */
+    uint64_t shared_at; /* TCP sender: place of its payload in shared memory */
+    int is_placed;      /* it is there */
     struct crystal_message_id id;
 };
 

@@ -137,7 +137,8 @@ static int module_init(struct crystal_net_module *m, struct crystal_error *err)
     if (lrank_read(&m->lrank, err) || board_read(m, err))
         return -err->code;
     if (choice_read(CRYSTAL_ENV_VALUES, "off", "on", &m->is_valueless, err) ||
-        choice_read(CRYSTAL_ENV_BUFFERS, "gpu", "host", &m->has_device, err))
+        choice_read(CRYSTAL_ENV_BUFFERS, "gpu", "host", &m->has_device, err) ||
+        choice_read(CRYSTAL_ENV_SHARE, "1", "0", &m->is_sharing, err))
         return -err->code;
     (void)pthread_mutex_init(&m->link.lock, NULL); /* cannot fail on Linux */
     m->rooms = crystal_rooms_create(NULL, NULL);

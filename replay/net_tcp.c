@@ -11,6 +11,7 @@
 #include "replay/net_tcp.h"
 
 #include "replay/net.h"
+#include "replay/net_share.h"
 #include "replay/wait_list.h"
 
 #include <errno.h>
@@ -27,10 +28,13 @@
 #define TCP_BUFFER_BYTES (4 << 20)
 #define TCP_BATCH        8 /* messages written with one call */
 #define TCP_HEAD_BYTES   sizeof(struct crystal_tcp_message)
+#define TCP_SHARED_LEAST 4096U  /* smaller payload follows its header */
+#define TCP_SHARE_NS     20000U /* after this the sender looks for room again */
 
 struct tcp_end {
     struct crystal_net_end base;
     int fd;
+    struct crystal_share *share; /* payload of this connection; NULL: on the socket */
     /* sender */
     uint64_t written;           /* of the oldest request: header, then payload */
     struct crystal_tcp_ack ack; /* being read */
@@ -96,6 +100,35 @@ static int send_start(struct crystal_net_end *end, struct crystal_net_request *r
     return 0;
 }
 
+static int is_shared(const struct tcp_end *t, const struct crystal_net_request *r)
+{
+    return t->share && r->bytes >= TCP_SHARED_LEAST && r->bytes <= CRYSTAL_SHARE_BYTES;
+}
+
+/* Bytes of a message on the socket. */
+static uint64_t stream_bytes(const struct tcp_end *t,
+                             const struct crystal_net_request *r)
+{
+    return TCP_HEAD_BYTES + (is_shared(t, r) ? sizeof r->shared_at : r->bytes);
+}
+
+/* Puts a message's payload where the receiver finds it. 0: there is no room yet. */
+static int payload_share(struct tcp_end *t, struct crystal_net_request *r)
+{
+    unsigned char *at;
+
+    if (!is_shared(t, r) || r->is_placed)
+        return 1;
+    at = crystal_share_place(t->share, r->bytes, &r->shared_at);
+    if (!at) {
+        crystal_wait_until(crystal_now_ns() + TCP_SHARE_NS);
+        return 0;
+    }
+    memcpy(at, r->data, r->bytes);
+    r->is_placed = 1;
+    return 1;
+}
+
 /* Messages that are written with one call. */
 struct batch {
     struct crystal_tcp_message heads[TCP_BATCH];
@@ -110,18 +143,23 @@ static void batch_fill(struct batch *batch, struct tcp_end *t)
     uint64_t skip = t->written;
 
     batch->count = 0;
-    for (unsigned i = 0; i < TCP_BATCH && (r = crystal_net_queue_at(&t->base, i));
+    for (unsigned i = 0; i < TCP_BATCH && (r = crystal_net_queue_at(&t->base, i)) &&
+                         payload_share(t, r);
          i++) {
         uint64_t head = skip < TCP_HEAD_BYTES ? TCP_HEAD_BYTES - skip : 0;
         uint64_t done = head ? 0 : skip - TCP_HEAD_BYTES;
+        unsigned char *payload =
+            is_shared(t, r) ? (unsigned char *)&r->shared_at : r->data;
 
-        batch->heads[i] = (struct crystal_tcp_message){
-            CRYSTAL_TCP_MESSAGE, r->needs_ack ? CRYSTAL_TCP_RENDEZVOUS : 0, r->bytes,
-            r->start_ns, r->number};
+        batch->heads[i] =
+            (struct crystal_tcp_message){CRYSTAL_TCP_MESSAGE,
+                                         (r->needs_ack ? CRYSTAL_TCP_RENDEZVOUS : 0) |
+                                             (is_shared(t, r) ? CRYSTAL_TCP_SHARED : 0),
+                                         r->bytes, r->start_ns, r->number};
         batch->parts[batch->count++] = (struct iovec){
             (char *)&batch->heads[i] + TCP_HEAD_BYTES - head, (size_t)head};
-        batch->parts[batch->count++] =
-            (struct iovec){r->data + done, (size_t)(r->bytes - done)};
+        batch->parts[batch->count++] = (struct iovec){
+            payload + done, (size_t)(stream_bytes(t, r) - TCP_HEAD_BYTES - done)};
         skip = 0;
     }
 }
@@ -149,6 +187,8 @@ static int queue_write(struct tcp_end *t, struct crystal_error *err)
         if (crystal_wait_is_noted(t->fd, POLLOUT))
             return 0;
         batch_fill(&batch, t);
+        if (!batch.count)
+            return 0;
         message.msg_iovlen = (size_t)batch.count;
         sent = sendmsg(t->fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
         if (sent < 0 && errno == EINTR)
@@ -161,8 +201,8 @@ static int queue_write(struct tcp_end *t, struct crystal_error *err)
             return peer_gone(t, errno, err);
         t->written += (uint64_t)sent;
         while ((r = crystal_net_queue_first(&t->base)) &&
-               t->written >= TCP_HEAD_BYTES + r->bytes) {
-            t->written -= TCP_HEAD_BYTES + r->bytes;
+               t->written >= stream_bytes(t, r)) {
+            t->written -= stream_bytes(t, r);
             request_written(t, r);
         }
     }
@@ -227,7 +267,8 @@ static int send_progress(struct crystal_net_end *end, struct crystal_error *err)
 int crystal_tcp_message_check(const struct crystal_tcp_message *m, uint64_t number,
                               uint64_t room, struct crystal_error *err)
 {
-    if (m->magic != CRYSTAL_TCP_MESSAGE || (m->flags & ~CRYSTAL_TCP_RENDEZVOUS) ||
+    if (m->magic != CRYSTAL_TCP_MESSAGE ||
+        (m->flags & ~(CRYSTAL_TCP_RENDEZVOUS | CRYSTAL_TCP_SHARED)) ||
         m->number != number)
         return crystal_error_set(err, EPROTO,
                                  "a peer's message %llu has a broken header; is "
@@ -301,6 +342,59 @@ static int message_begin(struct tcp_end *t, struct crystal_net_request *r,
     return answers_send(t, err);
 }
 
+/* The first 32 bytes of a connection may say where its payload is. */
+static int share_begin(struct tcp_end *t, struct crystal_error *err)
+{
+    struct crystal_tcp_share said;
+
+    memcpy(&said, &t->in, sizeof said);
+    if (t->share || t->number)
+        return crystal_error_set(err, EPROTO, "a peer shares memory twice");
+    t->share = crystal_share_open(said.name, err);
+    return t->share ? 0 : -err->code;
+}
+
+/* Reads a header. 1 there, 0 not yet. */
+static int header_use(struct tcp_end *t, struct crystal_net_request *r,
+                      struct crystal_error *err)
+{
+    while (t->end - t->at >= sizeof t->in) {
+        int code;
+
+        memcpy(&t->in, t->buffer + t->at, sizeof t->in);
+        t->at += sizeof t->in;
+        if (t->in.magic != CRYSTAL_TCP_SHARE) {
+            code = message_begin(t, r, err);
+            return code ? code : 1;
+        }
+        code = share_begin(t, err);
+        if (code)
+            return code;
+    }
+    return 0;
+}
+
+/* Takes a payload out of the shared memory. 1 taken, 0 its place is not told yet. */
+static int shared_use(struct tcp_end *t, struct crystal_net_request *r,
+                      struct crystal_error *err)
+{
+    const unsigned char *from;
+    uint64_t at;
+
+    if (t->end - t->at < sizeof at)
+        return 0;
+    memcpy(&at, t->buffer + t->at, sizeof at);
+    t->at += sizeof at;
+    from = t->share ? crystal_share_at(t->share, at, t->in.bytes) : NULL;
+    if (!from)
+        return crystal_error_set(err, EPROTO,
+                                 "a peer's message lies outside of the shared memory");
+    memcpy(r->data, from, t->in.bytes);
+    crystal_share_taken(t->share, at, t->in.bytes);
+    r->got = t->in.bytes;
+    return 1;
+}
+
 /* Uses what the buffer holds. 1: the oldest request is complete. */
 static int buffer_use(struct tcp_end *t, struct crystal_net_request *r,
                       struct crystal_error *err)
@@ -308,16 +402,13 @@ static int buffer_use(struct tcp_end *t, struct crystal_net_request *r,
     uint64_t count;
 
     if (!t->has_message) {
-        int code;
+        int code = header_use(t, r, err);
 
-        if (t->end - t->at < sizeof t->in)
-            return 0;
-        memcpy(&t->in, t->buffer + t->at, sizeof t->in);
-        t->at += sizeof t->in;
-        code = message_begin(t, r, err);
-        if (code)
+        if (code <= 0)
             return code;
     }
+    if (t->in.flags & CRYSTAL_TCP_SHARED)
+        return shared_use(t, r, err);
     count = t->in.bytes - r->got;
     if (count > t->end - t->at)
         count = t->end - t->at;
@@ -346,7 +437,9 @@ static ssize_t socket_take(struct tcp_end *t, struct crystal_net_request *r,
 static int socket_read(struct tcp_end *t, struct crystal_net_request *r,
                        struct crystal_error *err)
 {
-    uint64_t rest = t->has_message ? t->in.bytes - r->got : 0;
+    uint64_t rest = t->has_message && !(t->in.flags & CRYSTAL_TCP_SHARED)
+                        ? t->in.bytes - r->got
+                        : 0;
     ssize_t got;
 
     if (crystal_wait_is_noted(t->fd, POLLIN))
@@ -409,6 +502,7 @@ static void tcp_close(struct crystal_net_end *end)
 
     crystal_wait_forget(t->fd);
     (void)close(t->fd); /* the caller has tested all it cares for */
+    crystal_share_destroy(t->share);
     free(t);
 }
 
@@ -429,6 +523,37 @@ static void socket_tune(int fd, int is_send)
     (void)setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &bytes, sizeof bytes);
 }
 
+/* Whether both ends have one address: one host. */
+static int is_local(int fd)
+{
+    struct sockaddr_storage own = {0}, peer = {0};
+    socklen_t own_bytes = sizeof own, peer_bytes = sizeof peer;
+    struct sockaddr_in a, b;
+
+    if (getsockname(fd, (struct sockaddr *)&own, &own_bytes) < 0 ||
+        getpeername(fd, (struct sockaddr *)&peer, &peer_bytes) < 0 ||
+        own.ss_family != AF_INET || peer.ss_family != AF_INET)
+        return 0;
+    memcpy(&a, &own, sizeof a);
+    memcpy(&b, &peer, sizeof b);
+    return a.sin_addr.s_addr == b.sin_addr.s_addr;
+}
+
+/* The socket is new: 32 bytes always fit behind the hello. */
+static int share_offer(struct tcp_end *t, struct crystal_error *err)
+{
+    struct crystal_tcp_share said = {.magic = CRYSTAL_TCP_SHARE};
+    ssize_t sent;
+
+    t->share = crystal_share_create(said.name, err);
+    if (!t->share)
+        return -err->code;
+    do {
+        sent = send(t->fd, &said, sizeof said, MSG_NOSIGNAL);
+    } while (sent < 0 && errno == EINTR);
+    return sent == (ssize_t)sizeof said ? 0 : peer_gone(t, sent < 0 ? errno : 0, err);
+}
+
 struct crystal_net_end *crystal_tcp_end_create(struct crystal_net_context *context,
                                                int fd, int is_send, uint32_t peer_crank,
                                                struct crystal_error *err)
@@ -447,5 +572,10 @@ struct crystal_net_end *crystal_tcp_end_create(struct crystal_net_context *conte
     t->base.comm = context->comm;
     t->base.is_send = is_send;
     t->base.peer_crank = peer_crank;
+    if (is_send && context->comm->module->is_sharing && is_local(fd) &&
+        share_offer(t, err)) {
+        tcp_close(&t->base);
+        return NULL;
+    }
     return &t->base;
 }

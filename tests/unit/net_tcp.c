@@ -5,8 +5,10 @@
 
 #include "replay/net_address.h"
 #include "replay/net_handle.h"
+#include "replay/net_share.h"
 
 #include <arpa/inet.h>
+#include <dirent.h>
 #include <netinet/in.h>
 #include <sys/resource.h>
 
@@ -19,6 +21,20 @@ static const size_t sizes[] = {0,     1,     31,    32,      33,      4096, 1635
 static unsigned char byte_at(size_t message, size_t i)
 {
     return (unsigned char)(message * 31 + i * 7 + (i >> 8));
+}
+
+/* Whether this process has memory that it shares with a peer. */
+static int has_shared_memory(void)
+{
+    FILE *maps = fopen("/proc/self/maps", "r");
+    char line[512];
+    int found = 0;
+
+    while (maps && !found && fgets(line, sizeof line, maps))
+        found = strstr(line, " /dev/shm/crystal-") != NULL;
+    if (maps)
+        (void)fclose(maps);
+    return found;
 }
 
 /* --- every size, several in flight, receives posted larger than what comes --- */
@@ -75,6 +91,7 @@ static void content_receiver(int to_peer)
             CHECK_EQ(k, sizes[i]);
         }
     }
+    CHECK_EQ(has_shared_memory(), getenv("CRYSTAL_SHARE") != NULL);
     free(data);
     (void)NET->closeRecv(end);
     rank_fini(&r);
@@ -240,6 +257,76 @@ static void survivor(int to_peer)
 static void reports_a_dead_peer(void)
 {
     run_two(dying_peer, survivor);
+}
+
+/* --- payload in shared memory --- */
+
+static unsigned shared_files(void)
+{
+    DIR *directory = opendir("/dev/shm");
+    struct dirent *entry;
+    unsigned count = 0;
+
+    CHECK(directory != NULL);
+    while (directory && (entry = readdir(directory)))
+        count +=
+            strlen(entry->d_name) == 22 && memcmp(entry->d_name, "crystal-", 8) == 0;
+    if (directory)
+        (void)closedir(directory);
+    return count;
+}
+
+static void shares_payload(void)
+{
+    unsigned before = shared_files();
+
+    (void)setenv("CRYSTAL_SHARE", "1", 1);
+    run_two(content_sender, content_receiver);
+    run_two(dying_peer, survivor);
+    (void)setenv("CRYSTAL_WIRE", "1000000000,2000000", 1);
+    run_two(paced_sender, paced_receiver);
+    run_two(late_sender, late_receiver);
+    (void)unsetenv("CRYSTAL_WIRE");
+    (void)unsetenv("CRYSTAL_SHARE");
+    CHECK_EQ(shared_files(), before);
+}
+
+static void keeps_room_in_the_ring(void)
+{
+    const uint64_t third = CRYSTAL_SHARE_BYTES / 3;
+    char name[CRYSTAL_SHARE_NAME] = "";
+    struct crystal_error err = {0};
+    struct crystal_share *sender = crystal_share_create(name, &err), *receiver;
+    unsigned char *place;
+    uint64_t at[4] = {0};
+
+    CHECK(sender != NULL && strlen(name) < sizeof name);
+    receiver = crystal_share_open(name, &err);
+    CHECK(receiver != NULL);
+    if (!sender || !receiver)
+        return;
+    for (int i = 0; i < 3; i++) {
+        place = crystal_share_place(sender, third, &at[i]);
+        CHECK(place != NULL);
+        memset(place, 'a' + i, third);
+    }
+    CHECK_EQ(at[2], 2 * third);
+    CHECK_EQ(crystal_share_at(receiver, at[1], third)[third - 1], 'b');
+    CHECK(!crystal_share_place(sender, third, &at[3])); /* one byte is left */
+    CHECK(!crystal_share_at(receiver, at[2], third + 2));
+    crystal_share_taken(receiver, at[0], third);
+    CHECK(crystal_share_place(sender, third, &at[3]) != NULL);
+    CHECK_EQ(at[3], CRYSTAL_SHARE_BYTES);   /* behind the byte that is left out */
+    CHECK(!crystal_share_open(name, &err)); /* it is gone from the file system */
+    CHECK_EQ(err.code, ENOENT);
+    memcpy(name, "crystal-/../x", sizeof "crystal-/../x");
+    CHECK(!crystal_share_open(name, &err));
+    CHECK_EQ(err.code, EPROTO);
+    memset(name, 'a', sizeof name); /* without an end */
+    CHECK(!crystal_share_open(name, &err));
+    CHECK_EQ(err.code, EPROTO);
+    crystal_share_destroy(sender);
+    crystal_share_destroy(receiver);
 }
 
 static void large_sender(int to_peer)
@@ -450,6 +537,8 @@ int main(void)
     CHECK_RUN(refuses_what_does_not_fit);
     CHECK_RUN(drops_strangers);
     CHECK_RUN(checks_what_it_is_given);
+    CHECK_RUN(shares_payload);
+    CHECK_RUN(keeps_room_in_the_ring);
     CHECK_RUN(sleeps_while_it_waits);
     CHECK_RUN(interface_names);
     return check_end();
