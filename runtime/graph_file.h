@@ -1,6 +1,7 @@
 /* The bytes of job.graph behind its crystal_filehead, for its writer and its reader
- * only. Integers are in the writer's byte order, as the header says. Versions 1 and 2:
- * in 1, ranks_per_node and network are 0 and no record is a KERNEL.
+ * only. Integers are in the writer's byte order, as the header says. Versions 1 to 3:
+ * in 1, ranks_per_node and network are 0 and no record is a KERNEL; in 3, the records
+ * are packed.
  *
  *   struct crystal_graph_head                     128 bytes
  *   struct crystal_graph_rep    [rep_count]       one per representative
@@ -9,7 +10,12 @@
  *   struct crystal_graph_local  [local_count]     communicators of representatives
  *   struct crystal_graph_coll   [coll_count]      what each collective contributed
  *   struct crystal_graph_send   [send_count]      what each send contributed
- *   struct crystal_op           [op_count]        traces, as they were recorded
+ *   struct crystal_op           [op_count]        traces, as they were recorded; or,
+ *   in version 3,
+ *   struct crystal_graph_pack_head
+ *   struct crystal_op           [shape_count]
+ *   struct crystal_graph_packed [op_count]        (graph_pack.h)
+ *
  *   uint64_t marks              [mark_count]
  *   uint32_t map                [map_count]       local index -> communicator, by lrank
  *   uint32_t members            [member_count]    lranks by crank
@@ -49,6 +55,12 @@ struct crystal_graph_rep {
     uint32_t zero;
 };
 _Static_assert(sizeof(struct crystal_graph_rep) == 48, "frozen");
+
+struct crystal_graph_pack_head {
+    uint64_t shape_count;
+    uint64_t zero;
+};
+_Static_assert(sizeof(struct crystal_graph_pack_head) == 16, "frozen");
 
 struct crystal_graph_rank {
     uint32_t rep;

@@ -5,6 +5,7 @@
 
 #include "runtime/filehead.h"
 #include "runtime/graph_file.h"
+#include "runtime/graph_pack.h"
 
 #include <errno.h>
 #include <stdbool.h>
@@ -243,12 +244,42 @@ static size_t aligned(size_t bytes)
     return (bytes + 15) & ~(size_t)15;
 }
 
-/* Copies the sections where body is not NULL. Returns the bytes of all. */
-static size_t place(const struct crystal_graph_writer *w, char *body)
+/* The records as the file has them. */
+struct pack {
+    struct crystal_graph_pack_head numbers;
+    struct table head, shapes, ops;
+};
+
+static int pack_make(const struct crystal_graph_writer *w, struct pack *pack)
 {
-    const struct table *tables[] = {&w->reps, &w->ranks,   &w->sets,  &w->locals,
-                                    NULL,     NULL,        &w->ops,   &w->marks,
-                                    &w->map,  &w->members, &w->names, NULL};
+    struct crystal_graph_packed *packed = NULL;
+    struct crystal_op *shapes = NULL;
+    int code =
+        crystal_graph_pack((const struct crystal_op *)(void *)w->ops.rows, w->ops.count,
+                           &shapes, &pack->numbers.shape_count, &packed);
+
+    pack->numbers.zero = 0;
+    pack->head = (struct table){(char *)&pack->numbers, 1, 1, sizeof pack->numbers};
+    pack->shapes = (struct table){(char *)shapes, (size_t)pack->numbers.shape_count, 0,
+                                  sizeof *shapes};
+    pack->ops = (struct table){(char *)packed, w->ops.count, 0, sizeof *packed};
+    return code;
+}
+
+static void pack_fini(struct pack *pack)
+{
+    free(pack->shapes.rows);
+    free(pack->ops.rows);
+}
+
+/* Copies the sections where body is not NULL. Returns the bytes of all. */
+static size_t place(const struct crystal_graph_writer *w, const struct pack *pack,
+                    char *body)
+{
+    const struct table *tables[] = {&w->reps,   &w->ranks, &w->sets,    &w->locals,
+                                    NULL,       NULL,      &pack->head, &pack->shapes,
+                                    &pack->ops, &w->marks, &w->map,     &w->members,
+                                    &w->names,  NULL};
     size_t used = sizeof w->head;
 
     if (body)
@@ -281,6 +312,7 @@ int crystal_graph_writer_write(struct crystal_graph_writer *w, const char *path,
 {
     struct crystal_filehead head;
     struct crystal_graph *g;
+    struct pack pack;
     size_t bytes;
     char *body;
     int code;
@@ -292,12 +324,22 @@ int crystal_graph_writer_write(struct crystal_graph_writer *w, const char *path,
                                  w->code == -ENOMEM ? "out of memory"
                                                     : "does not fit the format");
     head_fill(w);
-    bytes = place(w, NULL);
+    code = pack_make(w, &pack);
+    if (code) {
+        pack_fini(&pack);
+        return crystal_error_set(err, -code, "%s: %s", path,
+                                 code == -ENOMEM ? "out of memory"
+                                                 : "does not fit the format");
+    }
+    bytes = place(w, &pack, NULL);
     body = calloc(1, bytes);
-    if (!body)
+    if (!body) {
+        pack_fini(&pack);
         return crystal_error_set(err, ENOMEM, "%s: out of memory", path);
-    (void)place(w, body);
-    crystal_filehead_init(&head, CRYSTAL_GRAPH_MAGIC, CRYSTAL_GRAPH_VERSION_DEVICE, 0,
+    }
+    (void)place(w, &pack, body);
+    pack_fini(&pack);
+    crystal_filehead_init(&head, CRYSTAL_GRAPH_MAGIC, CRYSTAL_GRAPH_VERSION_PACKED, 0,
                           fingerprint, 0);
     code = crystal_file_write(path, &head, body, bytes, err);
     free(body);
