@@ -180,7 +180,7 @@ struct tl_message {
     struct tl_nic *nic;              /* of a group that sends more than one message */
     uint32_t send_instr, recv_instr; /* NONE: outside, from before, or ended */
     uint32_t send_lane, recv_lane;
-    uint32_t order; /* of equals at the NIC */
+    uint64_t order; /* of equals at the NIC: round, then instruction */
     bool has_send, has_recv, is_over;
 };
 
@@ -205,7 +205,7 @@ struct tl_nic {
 /* A message that is ready and waits for its turn at the NIC. */
 struct tl_held {
     uint64_t ready_ns;
-    uint64_t order; /* of equal times: sender, then instruction */
+    uint64_t order; /* of equal times, see tl_message */
     uint64_t seq;
     struct tl_pair *pair;
 };

@@ -234,8 +234,7 @@ void tl_message_arrive(struct crystal_timeline *t, struct tl_pair *pair, uint64_
         return;
     if (m->nic)
         held_push(t, (struct tl_held){m->send_ns > m->recv_ns ? m->send_ns : m->recv_ns,
-                                      (uint64_t)pair->from_lrank << 32 | m->order, seq,
-                                      pair});
+                                      m->order, seq, pair});
     else
         leave(t, pair, seq);
 }
@@ -251,6 +250,14 @@ static struct tl_nic *nic_new(struct crystal_timeline *t, uint32_t refs)
     if (nic)
         *nic = (struct tl_nic){.refs = refs};
     return nic;
+}
+
+/* NCCL's rounds: in each a rank sends to another one, equally far for all. */
+static uint32_t round_of(const struct crystal_timeline *t, const struct tl_pair *pair)
+{
+    uint32_t n = t->comms[pair->comm].nranks;
+
+    return (pair->to + n - pair->from) % n;
 }
 
 void tl_batch_begin(struct crystal_timeline *t, struct tl_rank *r, struct tl_lane *lane,
@@ -277,7 +284,7 @@ void tl_batch_begin(struct crystal_timeline *t, struct tl_rank *r, struct tl_lan
             m->bytes = in->count * crystal_dtype_bytes(in->dtype);
         if (sends) {
             m->nic = nic;
-            m->order = instr;
+            m->order = (uint64_t)round_of(t, pair) << 32 | instr;
             m->send_instr = instr;
             m->send_lane = (uint32_t)(lane - r->lanes);
         } else {

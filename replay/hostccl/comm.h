@@ -67,7 +67,7 @@ struct ncclComm {
 
     /* the driver's */
     struct hostccl_launch *launches, **last_launch;
-    struct hostccl_conn *busy;
+    struct hostccl_conn *busy, **last_busy; /* the latter only with a busy one */
     struct ncclComm *next_active;
     bool is_active;
     uint32_t draining_count; /* launches that are over with messages still under way */

@@ -182,10 +182,61 @@ static ncclResult_t pair_selves(struct draft *draft)
     return ncclSuccess;
 }
 
+/* --- the order of sends and receives --- */
+
+struct turn {
+    uint32_t round, index;
+    struct hostccl_task *task;
+};
+
+static int turn_compare(const void *a, const void *b)
+{
+    const struct turn *x = a, *y = b;
+
+    if (x->round != y->round)
+        return x->round < y->round ? -1 : 1;
+    return x->index < y->index ? -1 : x->index > y->index;
+}
+
+/* Rounds, as NCCL's: in each a rank sends to one and receives from one other, both
+ * equally far away, so that ranks which all list their peers alike do not all send to
+ * the same one. Transfers with one peer keep their order. */
+static ncclResult_t take_turns(struct draft *draft)
+{
+    uint32_t count = 0, n = draft->comm->nranks, crank = draft->comm->crank;
+    struct turn *turns;
+
+    for (struct hostccl_task *t = draft->lists[1]; t; t = t->next)
+        count++;
+    if (count < 2)
+        return ncclSuccess;
+    turns = malloc(count * sizeof *turns);
+    if (!turns)
+        return hostccl_fail(ncclSystemError, "hostccl: out of memory");
+    count = 0;
+    for (struct hostccl_task *t = draft->lists[1]; t; t = t->next, count++)
+        turns[count] = (struct turn){
+            (t->func == CRYSTAL_FUNC_SEND ? t->peer + n - crank : crank + n - t->peer) %
+                n,
+            count, t};
+    qsort(turns, count, sizeof *turns, turn_compare);
+    draft->last[1] = &draft->lists[1];
+    for (uint32_t i = 0; i < count; i++) {
+        *draft->last[1] = turns[i].task;
+        draft->last[1] = &turns[i].task->next;
+    }
+    *draft->last[1] = NULL;
+    free(turns);
+    return ncclSuccess;
+}
+
 static ncclResult_t prepare(struct draft *draft)
 {
     struct crystal_error err = {0};
     ncclResult_t result = pair_selves(draft);
+
+    if (!result)
+        result = take_turns(draft);
 
     if (result)
         return result;

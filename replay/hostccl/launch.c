@@ -89,13 +89,17 @@ static void fail(ncclComm_t comm, const struct crystal_error *err)
     abandon(comm);
 }
 
+/* Behind the others: connections send in the order in which they were given work. */
 void hostccl_comm_busy(ncclComm_t comm, struct hostccl_conn *conn)
 {
     if (conn->is_busy)
         return;
     conn->is_busy = true;
-    conn->next_busy = comm->busy;
-    comm->busy = conn;
+    conn->next_busy = NULL;
+    if (!comm->busy)
+        comm->last_busy = &comm->busy;
+    *comm->last_busy = conn;
+    comm->last_busy = &conn->next_busy;
 }
 
 static void begin_task(struct hostccl_task *task)
@@ -213,6 +217,8 @@ static int conns_progress(ncclComm_t comm, struct crystal_error *err)
             said |= HOSTCCL_MOVED;
         if (!conn->lanes) {
             *at = conn->next_busy;
+            if (!*at)
+                comm->last_busy = at;
             conn->is_busy = false;
             continue;
         }

@@ -334,12 +334,13 @@ static bool is_p2p(const struct crystal_instr *in)
 static void batch(struct simulator *s, struct way *w, uint32_t begin, uint32_t end)
 {
     const struct crystal_instr *instrs = s->programs[w->r]->instrs, *first;
-    uint32_t sends = 0, c, own;
+    uint32_t sends = 0, c, own, n;
     uint64_t at, all;
 
     first = &instrs[begin];
     c = comm_of(s, w->r, first->local);
     own = crank_of(s, c, w->r);
+    n = s->job->comms[c].nranks;
     at = all =
         latest(latest(w->host, w->streams[first->stream]), w->comms[first->local]);
     for (uint32_t i = begin; i < end; i++)
@@ -355,7 +356,7 @@ static void batch(struct simulator *s, struct way *w, uint32_t begin, uint32_t e
             m = &s->messages[c][own][in->peer][w->sends[in->local][in->peer]++];
             know(s, &m->send, at);
             m->bytes = in->count * 4;
-            m->order = (uint64_t)w->r << 32 | i;
+            m->order = (uint64_t)((in->peer + n - own) % n) << 32 | i;
             m->nic = sends > 1 ? &s->nics[w->r][w->it][begin] : NULL;
             if (at != UNKNOWN &&
                 (in->peer == own || m->bytes <= CRYSTAL_TRANSFER_EAGER_BYTES))
