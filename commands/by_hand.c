@@ -8,6 +8,7 @@
 
 #include "runtime/infile.h"
 #include "runtime/log.h"
+#include "runtime/space.h"
 
 #include <errno.h>
 #include <getopt.h>
@@ -21,18 +22,23 @@
 #define COORD_FINISH_MS 30000
 #define COORD_PAUSE_MS  20
 
-/* The coordinator replaces DIR/coord when it is ready. */
-static int is_other_file(const struct stat *before, const char *path)
+/* DIR/coord is there, and it is that of our coordinator, not another job's. */
+static int is_ready(const char *path, pid_t pid)
 {
-    struct stat now;
+    FILE *file = fopen(path, "re");
+    char line[512];
+    int found = 0, value;
 
-    return stat(path, &now) == 0 && (now.st_ino != before->st_ino ||
-                                     now.st_mtim.tv_sec != before->st_mtim.tv_sec ||
-                                     now.st_mtim.tv_nsec != before->st_mtim.tv_nsec);
+    while (file && fgets(line, sizeof line, file))
+        found |= sscanf(line, "pid=%d", &value) == 1 && value == (int)pid;
+    if (file)
+        (void)fclose(file); /* read-only */
+    return found;
 }
 
 /* What a coordinator that did not come up said last, as our sentence. */
-static void coord_sentence(const char *log, const struct crystal_launch_end *end,
+static void coord_sentence(const char *job_dir, const char *log,
+                           const struct crystal_launch_end *end,
                            struct crystal_error *err)
 {
     static const char prefix[] = "crystal: ";
@@ -45,6 +51,8 @@ static void coord_sentence(const char *log, const struct crystal_launch_end *end
         (void)fclose(file); /* read-only */
     last[strcspn(last, "\n")] = 0;
     crystal_launch_end_text(end, how, sizeof how);
+    if (crystal_space_check(job_dir, err))
+        return; /* its own sentence found no room */
     if (strncmp(last, prefix, sizeof prefix - 1) == 0)
         (void)crystal_error_set(err, ECHILD, "%s", last + sizeof prefix - 1);
     else
@@ -61,19 +69,16 @@ struct crystal_launch *stage_coord_start(const char *job_dir, struct crystal_err
                                         .death_signal =
                                             SIGTERM}; /* it removes its files */
     struct crystal_launch *launch;
-    struct stat before = {0};
 
     if (snprintf(path, sizeof path, "%s/coord", job_dir) >= (int)sizeof path ||
         snprintf(log, sizeof log, "%s/log/coord.log", job_dir) >= (int)sizeof log) {
         (void)crystal_error_set(err, ENAMETOOLONG, "%s: path too long", job_dir);
         return NULL;
     }
-    if (stat(path, &before) < 0)
-        memset(&before, 0, sizeof before);
     launch = crystal_launch_create(err);
     if (!launch || crystal_launch_start(launch, &coord, err))
         goto err;
-    for (int waited_ms = 0; !is_other_file(&before, path);
+    for (int waited_ms = 0; !is_ready(path, crystal_launch_pid(launch, 0));
          waited_ms += COORD_PAUSE_MS) {
         struct crystal_launch_end end;
         int signal, got = crystal_launch_wait(launch, COORD_PAUSE_MS, &end, &signal);
@@ -86,7 +91,7 @@ struct crystal_launch *stage_coord_start(const char *job_dir, struct crystal_err
         else if (got < 0)
             (void)crystal_error_set(err, EINTR, "stopped by signal %d", signal);
         else
-            coord_sentence(log, &end, err);
+            coord_sentence(job_dir, log, &end, err);
         goto err;
     }
     return launch;

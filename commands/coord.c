@@ -7,6 +7,7 @@
 #include "replay/report.h"
 #include "runtime/coord.h"
 #include "runtime/coord_client.h"
+#include "runtime/file_limit.h"
 #include "runtime/jobdir.h"
 #include "runtime/layout.h"
 #include "runtime/log.h"
@@ -17,7 +18,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
 struct options {
@@ -152,17 +152,6 @@ out:
     return code;
 }
 
-/* Every rank of a stage is a connection or two. */
-static void raise_file_limit(void)
-{
-    struct rlimit limit;
-
-    if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur < limit.rlim_max) {
-        limit.rlim_cur = limit.rlim_max;
-        (void)setrlimit(RLIMIT_NOFILE, &limit); /* else the lower limit serves */
-    }
-}
-
 static int serve(const struct options *o)
 {
     struct crystal_error err = {0};
@@ -177,8 +166,7 @@ static int serve(const struct options *o)
         (void)failed(&err, code);
         goto out_dir;
     }
-    raise_file_limit();
-    if (crystal_jobdir_lock(dir, &err) == 0) {
+    if (crystal_file_limit_raise(&err) == 0 && crystal_jobdir_lock(dir, &err) == 0) {
         /* Without virtual ranks there is no plan to report against. */
         int is_real = layout.sandbox_count == layout.lrank_count;
         const struct crystal_coord_config config = {

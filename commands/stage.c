@@ -6,6 +6,7 @@
 #include "commands/commands.h"
 
 #include "runtime/infile.h"
+#include "runtime/file_limit.h"
 #include "runtime/log.h"
 #include "runtime/space.h"
 
@@ -68,6 +69,8 @@ int stage_open(struct stage *stage, enum stage_kind kind, const char *job_dir,
     memset(stage, 0, sizeof *stage);
     stage->kind = kind;
     stage->name = names[kind];
+    if (crystal_file_limit_raise(err))
+        return -err->code;
     stage->dir = crystal_jobdir_open(job_dir, 0, err);
     if (!stage->dir)
         return -err->code;
@@ -279,7 +282,8 @@ int stage_start_ranks(struct stage *stage, const uint32_t *lranks, uint32_t coun
     return code;
 }
 
-/* The sentence; what a full disk leads to is told as that. */
+/* The sentence; what a full disk leads to is told as that, and what too many open files
+ * need. */
 static void full_sentence(const struct stage *stage, const struct crystal_error *err,
                           char out[SENTENCE_BYTES])
 {
@@ -289,7 +293,8 @@ static void full_sentence(const struct stage *stage, const struct crystal_error 
         (void)snprintf(out, SENTENCE_BYTES, "%s (%s)", crystal_error_text(&space),
                        crystal_error_text(err));
     else
-        (void)snprintf(out, SENTENCE_BYTES, "%s", crystal_error_text(err));
+        (void)snprintf(out, SENTENCE_BYTES, "%s%s", crystal_error_text(err),
+                       crystal_file_limit_hint(err->code));
 }
 
 /* Once, and not what it has told itself. */

@@ -2,6 +2,7 @@
 #include "config.h"
 
 #include "replay/net.h"
+#include "runtime/file_limit.h"
 #include "replay/net_device.h"
 #include "runtime/log.h"
 #include "runtime/nccl_net_abi.h"
@@ -34,7 +35,8 @@ static ncclResult_t nccl_result(int code)
 static ncclResult_t told(int code, const struct crystal_error *err)
 {
     if (code)
-        crystal_log(CRYSTAL_LOG_ERROR, "net", "%s", crystal_error_text(err));
+        crystal_log(CRYSTAL_LOG_ERROR, "net", "%s%s", crystal_error_text(err),
+                    crystal_file_limit_hint(code));
     return nccl_result(code);
 }
 

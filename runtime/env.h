@@ -10,8 +10,9 @@
 #define CRYSTAL_ENV_JOB_DIR       "CRYSTAL_JOB_DIR" /* absolute path */
 #define CRYSTAL_ENV_LRANK         "CRYSTAL_LRANK"   /* this process's logical rank */
 #define CRYSTAL_ENV_LOGICAL_RANKS "CRYSTAL_LOGICAL_RANKS"
-/* File with key=value lines host, port, store_port of the coordinator; and the file
- * with its token (64 hexadecimal digits). Both of mode 0600 in the job directory. */
+/* File with key=value lines host, port, store_port, pid of the coordinator; and the
+ * file with its token (64 hexadecimal digits). Both of mode 0600 in the job directory.
+ */
 #define CRYSTAL_ENV_COORD_FILE "CRYSTAL_COORD_FILE"
 #define CRYSTAL_ENV_TOKEN_FILE "CRYSTAL_TOKEN_FILE"
 /* What contrib/pytorch loads as NCCL on host memory: libcrystal-nccl.so in capture and

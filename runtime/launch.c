@@ -236,6 +236,14 @@ out_free:
     return code;
 }
 
+pid_t crystal_launch_pid(const struct crystal_launch *l, uint32_t lrank)
+{
+    for (uint32_t i = 0; i < l->count; i++)
+        if (l->children[i].lrank == lrank)
+            return l->children[i].pid;
+    return 0;
+}
+
 uint32_t crystal_launch_running(const struct crystal_launch *l)
 {
     return l->running;

@@ -42,6 +42,8 @@ void crystal_launch_keep_clean(struct crystal_launch *l, const char *directory);
 int crystal_launch_start(struct crystal_launch *l,
                          const struct crystal_launch_rank *rank,
                          struct crystal_error *err);
+/* The process of a rank that was started; 0 where nothing of it is left. */
+pid_t crystal_launch_pid(const struct crystal_launch *l, uint32_t lrank);
 /* Ranks that have not ended. */
 uint32_t crystal_launch_running(const struct crystal_launch *l);
 /* Waits at most timeout_ms. 1 = a rank ended, *ret says how, in the order of their ends

@@ -60,7 +60,7 @@ said "job directory of another user" 2 \
 mkdir full
 if mount -t tmpfs -o size=4m,mode=700 tmpfs full; then
     trap 'umount -l "$work/cwd/full"; cluster_end' EXIT
-    space="no space left in $PWD/full; free some or give another --crystal-job-dir"
+    space="no space left in $PWD/full; free some or use another job directory"
     fill="head -c 8M /dev/zero >$PWD/full/fill 2>/dev/null"
     empty() { find full -mindepth 1 -delete; }
     sh -c "$fill"

@@ -1,0 +1,113 @@
+#!/bin/bash
+# Bad input of the stages by hand: one sentence with the way out, an exit code, nothing
+# left. (How ranks end: tests/unit/stages_ends.c; under Slurm: tests/slurm/bad_input.t.)
+set -u
+: "${CRYSTAL_BUILDDIR:?}"
+scrystal=$CRYSTAL_BUILDDIR/scrystal program=$CRYSTAL_BUILDDIR/tests/programs/ncclprog
+options=(--tp 2 --pp 2 --elements 64 --compute-us 500)
+work=$(mktemp -d /tmp/crystal-by-hand.XXXXXX) || exit 1
+count=0 failed=0
+trap 'umount "$work/full" 2>/dev/null; rm -rf "$work"' EXIT
+
+check() { # NAME GOT WANT
+    count=$((count + 1))
+    if [ "$2" = "$3" ]; then
+        echo "ok $count - $1"
+    else
+        failed=$((failed + 1))
+        echo "not ok $count - $1"
+        printf '%s\n' "got:  $2" "want: $3" | sed 's/^/# /'
+    fi
+}
+skip() { count=$((count + 1)); echo "ok $count - $1 # SKIP $2"; }
+
+# run STAGE DIR OPTION...: $code, $said: our lines but for the progress.
+run() {
+    local stage=$1 dir=$2
+    shift 2
+    timeout 120 "$scrystal" "$stage" --job "$dir" -- "$program" "${options[@]}" "$@" \
+        >"$work/out" 2>&1
+    code=$?
+    said=$(grep '^crystal: ' "$work/out" |
+        grep -vE '^crystal: (capture|plan|emulate): (4 of 16|pass |recorded|measured|report|the last two)|^crystal: net:')
+}
+make_job() {
+    mkdir -m 700 "$1" &&
+        "$scrystal" layout --logical-ranks=16 --ranks-per-node=4 \
+            --parallel=tp=2,pp=2,dp=4 --sandbox=0-3 --job-dir="$1" --write --iterations=3 \
+            >/dev/null
+}
+iterations() { if [ "$1" = emulate ]; then echo 3; else echo 8; fi; }
+
+job=$work/job
+make_job "$job" || exit 1
+run capture "$job" --iterations 8
+check "capture" "$code $said" "0 "
+"$scrystal" graph --job "$job" 2>/dev/null
+run plan "$job" --iterations 8
+check "plan" "$code $said" "0 "
+
+# --- too few files
+for stage in capture plan emulate; do
+    cp -a "$job" "$work/few"
+    (
+        ulimit -n 60
+        run "$stage" "$work/few" --iterations "$(iterations "$stage")"
+        echo "$code $said"
+    ) >"$work/few.said"
+    check "60 files in $stage" "$(cat "$work/few.said")" \
+        "2 crystal: $stage: only 60 files can be open (ulimit -n), a stage needs 128 and a large job some thousands; allow more"
+    rm -rf "$work/few"
+done
+(
+    ulimit -S -n 40
+    run emulate "$job" --iterations 3
+    echo "$code $said"
+) >"$work/soft.said"
+check "40 files, which may be raised" "$(cat "$work/soft.said")" "0 "
+
+# --- one job directory, two stages
+"$scrystal" emulate --job "$job" -- "$program" "${options[@]}" --iterations 3 \
+    --fail sleep --fail-rank 1 >"$work/first" 2>&1 &
+first=$!
+for ((i = 0; i < 100; i++)); do
+    [ -e "$job/coord" ] && break
+    sleep 0.05
+done
+for stage in capture plan emulate; do
+    run "$stage" "$job" --iterations 3
+    check "$stage beside another" "$code ${said//process [0-9]* on */PROCESS}" \
+        "70 crystal: $stage: coordinator: job directory $job is in use by PROCESS"
+done
+wait $first
+check "the first goes on" "$?" 0
+
+# --- a full disk
+mkdir "$work/full"
+if mount -t tmpfs -o size=6m,mode=700 tmpfs "$work/full" 2>/dev/null; then
+    full=$work/full/job
+    space="no space left in $full; free some or use another job directory"
+    cp -a "$job" "$full"
+    for stage in capture plan emulate; do
+        head -c 8M /dev/zero >"$work/full/fill" 2>/dev/null
+        run "$stage" "$full" --iterations "$(iterations "$stage")"
+        check "$stage in a full directory" "$code $said" "70 crystal: $stage: $space"
+        rm "$work/full/fill"
+    done
+    # it fills while the ranks run
+    for stage in plan emulate; do
+        timeout 120 "$scrystal" "$stage" --job "$full" -- sh -c \
+            "[ \$RANK != 0 ] || head -c 8M /dev/zero >$work/full/fill 2>/dev/null; exec \"\$@\"" \
+            - "$program" "${options[@]}" --iterations "$(iterations "$stage")" >"$work/out" 2>&1
+        # in emulate the code of the rank that could not make its record
+        check "$stage: a directory that fills, exit code" "$?" \
+            "$([ "$stage" = plan ] && echo 70 || echo 1)"
+        check "$stage: a directory that fills, sentence" \
+            "$(grep -c "^crystal: $stage: $space (.*)\$" "$work/out")" 1
+        rm "$work/full/fill"
+    done
+else
+    skip "a full directory" "needs root and tmpfs"
+fi
+echo "1..$count"
+[ "$failed" = 0 ]
