@@ -1,6 +1,7 @@
 #!/bin/bash
 # Two sandbox ranks of four, by hand through all stages: gpt.py with its experts on all
-# four, whose counts are those of the recording; every kind of operation with integers.
+# four, whose counts are those of the recording; an interleaved pipeline; every kind of
+# operation with integers.
 . "$CRYSTAL_SRCDIR/tests/pytorch/tap.sh"
 scrystal=$CRYSTAL_BUILDDIR/scrystal
 printf 'plan:\n  passes: 1\n' >"$tmp/crystal.yaml"
@@ -48,4 +49,8 @@ ok "virtual ranks send as many rows as was recorded" counts
 
 ok "operations with integers through all stages" \
     staged tp=4 4 "$CRYSTAL_SRCDIR/tests/pytorch/emulated.py" 4
+# Its first messages are sent while the communicators of pairs are being made.
+ok "an interleaved pipeline through all stages" staged pp=2,dp=2 4 "$gpt" --pp 2 \
+    --chunks 2 --steps 5 --seq 8 --microbatches 2 --layers 4 \
+    --data "$CRYSTAL_SRCDIR/LICENSE"
 echo "1..$number"

@@ -16,6 +16,10 @@
 
 /* An all-reduce and the wait for it. */
 static const struct crystal_compose_before first_pass;
+/* Calls before the iterations: a broadcast, and with two an all-reduce behind it; what
+ * the runs do. */
+static bool begins_with_two;
+static uint8_t begins[2] = {CRYSTAL_FUNC_BROADCAST, CRYSTAL_FUNC_ALLREDUCE};
 
 static void reduce(struct job *j, uint16_t comm, uint64_t took_ns)
 {
@@ -36,6 +40,8 @@ static void rank(struct job *j, const char *folder, uint32_t lrank)
     job_comm(j, lrank ? "dp1" : "dp0", 0, 2);
     job_synchronise(j);
     job_coll(j, CRYSTAL_FUNC_BROADCAST, 0, 1);
+    if (begins_with_two)
+        job_coll(j, CRYSTAL_FUNC_ALLREDUCE, 0, 1);
     for (uint64_t i = 0; i < 3; i++) {
         job_hint(j, i);
         j->now_ns += 10000000;
@@ -67,10 +73,15 @@ static void run(const struct job *j, const char *folder, uint32_t lrank,
     job_path(j, path, sizeof path, "%s/%u.run", folder, lrank);
     w = crystal_block_create(path, &kind, lrank, j->layout.fingerprint, &job_err);
     JOB_MUST(!w);
-    r.func = CRYSTAL_FUNC_BROADCAST;
+    r.func = begins[0];
     r.bytes = 4;
     r.api_ns = r.arrive_ns = r.end_ns = now_ns;
     crystal_block_append(w, &r);
+    if (begins_with_two) {
+        r.order++;
+        r.func = begins[1];
+        crystal_block_append(w, &r);
+    }
     for (uint64_t i = 0; i < 5; i++) {
         now_ns += 10000000;
         r = (struct crystal_run_record){.order = ++r.order,
@@ -194,6 +205,34 @@ static void writes_what_it_should(void)
     job_end(&j);
 }
 
+static int fits(uint8_t first, uint8_t second)
+{
+    struct job j;
+    int code;
+
+    begins_with_two = true;
+    begins[0] = first;
+    begins[1] = second;
+    make(&j);
+    code = crystal_report_fit(j.dir, "runs/002", &job_err);
+    job_end(&j);
+    begins_with_two = false;
+    begins[0] = CRYSTAL_FUNC_BROADCAST;
+    return code;
+}
+
+/* The first calls of pairs come from threads: what is before the iterations may come in
+ * another order, but nothing else may. */
+static void first_calls_have_no_order(void)
+{
+    CHECK_EQ(fits(CRYSTAL_FUNC_BROADCAST, CRYSTAL_FUNC_ALLREDUCE), 0);
+    CHECK_EQ(fits(CRYSTAL_FUNC_ALLREDUCE, CRYSTAL_FUNC_BROADCAST), 0);
+    CHECK_EQ(fits(CRYSTAL_FUNC_BROADCAST, CRYSTAL_FUNC_BROADCAST), -ESTALE);
+    CHECK_HAS(job_err.text, "rank 0: call 2 of 18 is another one than was captured");
+    CHECK_EQ(fits(CRYSTAL_FUNC_REDUCE, CRYSTAL_FUNC_BROADCAST), -ESTALE);
+    CHECK_HAS(job_err.text, "rank 0: call 1 of 18 is another one than was captured");
+}
+
 static void text_fits_a_terminal(void)
 {
     struct job j;
@@ -278,6 +317,7 @@ int main(void)
 {
     check_begin();
     CHECK_RUN(writes_what_it_should);
+    CHECK_RUN(first_calls_have_no_order);
     CHECK_RUN(text_fits_a_terminal);
     CHECK_RUN(tells_of_a_failed_run);
     CHECK_RUN(refuses_other_parents);
