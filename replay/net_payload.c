@@ -11,8 +11,11 @@
 #include "runtime/reduce.h"
 
 #include <errno.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
+
+#define PART_BYTES 2048 /* of a contribution that is scaled */
 
 int crystal_payload_init(struct crystal_net_comm *comm,
                          struct crystal_board_comm *entry, struct crystal_error *err)
@@ -181,13 +184,41 @@ int crystal_payload_get(struct crystal_operation *op,
     return 0;
 }
 
+/* A contribution as its rank puts it into the sum; of an average of floats that is its
+ * share. -EINVAL for a bad type or operation. */
+static int sum_add(struct crystal_payload_sum *sum, const char *in)
+{
+    const uint32_t dtype = sum->plan->dtype, elt_bytes = crystal_dtype_bytes(dtype);
+    const unsigned redop =
+        sum->plan->redop < CRYSTAL_REDOP_COUNT ? sum->plan->redop : (unsigned)ncclSum;
+    const bool is_scaled = redop == ncclAvg && crystal_dtype_is_float(dtype);
+    const uint64_t factor =
+        is_scaled ? crystal_reduce_avg_factor(dtype, sum->op->comm->nranks) : 0;
+    char part[PART_BYTES], *to = sum->data;
+    int code = 0;
+
+    if (!sum->is_started) {
+        memcpy(to, in, (size_t)sum->elts * elt_bytes);
+        return is_scaled ? crystal_reduce_scale(to, sum->elts, dtype, factor) : 0;
+    }
+    if (!is_scaled)
+        return crystal_reduce(to, in, sum->elts, dtype, redop);
+    for (size_t at = 0, count; !code && at < sum->elts; at += count) {
+        count = sum->elts - at < sizeof part / elt_bytes ? sum->elts - at
+                                                         : sizeof part / elt_bytes;
+        memcpy(part, in + at * elt_bytes, count * elt_bytes);
+        code = crystal_reduce_scale(part, count, dtype, factor);
+        if (!code)
+            code = crystal_reduce(to + at * elt_bytes, part, count, dtype, redop);
+    }
+    return code;
+}
+
 int crystal_payload_add(struct crystal_payload_sum *sum, uint32_t crank,
                         uint64_t offset, struct crystal_error *err)
 {
     const struct crystal_payload_plan *plan = sum->plan;
     const uint64_t bytes = (uint64_t)sum->elts * crystal_dtype_bytes(plan->dtype);
-    const unsigned redop =
-        plan->redop < CRYSTAL_REDOP_COUNT ? plan->redop : (unsigned)ncclSum;
     const void *recorded;
     int code = -ENODATA;
 
@@ -199,9 +230,7 @@ int crystal_payload_add(struct crystal_payload_sum *sum, uint32_t crank,
     sum->is_missing |= code != 0;
     if (code)
         return 0;
-    if (!sum->is_started)
-        memcpy(sum->data, recorded, bytes);
-    else if (crystal_reduce(sum->data, recorded, sum->elts, plan->dtype, redop))
+    if (sum_add(sum, recorded))
         return crystal_error_set(err, EINVAL, "cannot reduce type %u by %u",
                                  plan->dtype, plan->redop);
     sum->is_started = 1;

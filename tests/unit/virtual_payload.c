@@ -301,6 +301,7 @@ enum { F_SUM, F_BROADCAST, F_OPS };
 /* What of it was kept: every contribution, or the first of each shape
  * that one rank sends. */
 static bool keeps_all;
+static uint32_t f_redop = ncclSum; /* or ncclAvg: every rank puts in a quarter */
 
 static void record_floats(uint32_t rank)
 {
@@ -311,7 +312,11 @@ static void record_floats(uint32_t rank)
     for (int it = 0; it < ITERATIONS; it++) {
         for (uint64_t i = 0; i < F_COUNT; i++)
             in[i] = weight(rank, it, i);
-        job_coll(&job, CRYSTAL_FUNC_ALLREDUCE, 0, F_COUNT);
+        job_op(&job, (struct crystal_op){.kind = CRYSTAL_OP_COLL,
+                                         .func = CRYSTAL_FUNC_ALLREDUCE,
+                                         .dtype = ncclFloat32,
+                                         .aux = f_redop,
+                                         .value = F_COUNT});
         if (keeps_all)
             job_payload(&job, in, F_COUNT * sizeof *in);
         job_op(&job, (struct crystal_op){.kind = CRYSTAL_OP_COLL,
@@ -346,16 +351,17 @@ static void floats_check(struct ring *ring, int it, int as, bool sum_all)
                            .out = (unsigned char *)out};
     struct step_handle h;
     void *op, *proxy, *request;
+    const float share = f_redop == ncclAvg ? 1.0F / N : 1;
     uint64_t wrong = 0;
 
     for (uint64_t i = 0; i < F_COUNT; i++)
-        in[i] = weight(0, it, i);
+        in[i] = share * weight(0, it, i);
     CHECK(ring_collective(&run));
     for (uint64_t i = 0; i < F_COUNT; i++) {
         float sum = in[i];
 
         for (uint32_t r = 1; sum_all && r < N; r++)
-            sum += weight(r, it, i);
+            sum += share * weight(r, it, i);
         wrong += out[i] != sum;
     }
     CHECK_EQ(wrong, 0);
@@ -415,6 +421,15 @@ static void floats_are_recorded(void)
 {
     keeps_all = true;
     emulate_floats(3);
+}
+
+/* What was recorded is what the program gave to its call. */
+static void averages_are_of_recorded_floats(void)
+{
+    f_redop = ncclAvg;
+    keeps_all = true;
+    emulate_floats(3);
+    f_redop = ncclSum;
 }
 
 static void floats_have_stand_ins(void)
@@ -605,6 +620,7 @@ int main(void)
     CHECK_RUN(what_never_changed_repeats);
     CHECK_RUN(what_reaches_nobody_needs_no_record);
     CHECK_RUN(floats_are_recorded);
+    CHECK_RUN(averages_are_of_recorded_floats);
     CHECK_RUN(floats_have_stand_ins);
     CHECK_RUN(stops_where_nothing_fits);
     (void)rmdir(directory);
