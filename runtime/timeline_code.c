@@ -9,8 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* So many slots rest before one is used again: a lane that lags behind would otherwise
- * have to look for those who wait for the older event. */
+/* So many slots rest before one is used again, so that few still wait for the older
+ * event where a lane lags behind. */
 #define RESTING_SLOTS 64
 
 struct compile {

@@ -111,7 +111,13 @@ struct tl_local {
 struct tl_slot {
     uint64_t value_ns;
     uint32_t issued, done;
-    uint32_t readers; /* entries that wait for it */
+    uint32_t readers; /* entries that wait for it: 1 + index of the first, 0: none */
+};
+
+/* An entry that waits for a slot. Few wait for one, so lists are gone through. */
+struct tl_reader {
+    uint32_t lane, at; /* place in the lane's queue, counted as head and tail */
+    uint32_t next;     /* 1 + index, 0: none */
 };
 
 enum tl_state {
@@ -241,6 +247,8 @@ struct crystal_timeline {
     struct tl_held *held; /* heap by time */
     uint32_t held_count, held_capacity;
     struct tl_nic *free_nics;
+    struct tl_reader *readers;
+    uint32_t reader_count, reader_capacity, free_reader; /* 1 + index, 0: none */
     uint64_t *ends, *scratch; /* nranks and 2 nranks of the greatest communicator */
     uint64_t event_count;
     uint32_t inside_count, done_count;

@@ -413,6 +413,7 @@ void tl_unmake(struct crystal_timeline *t)
     free(t->ranks);
     free(t->beyond);
     free(t->held);
+    free(t->readers);
     free(t->arena);
     free(t->comms);
     free(t->ends);

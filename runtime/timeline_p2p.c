@@ -14,6 +14,7 @@ static uint32_t bucket_of(const struct crystal_timeline *t, uint32_t comm,
 {
     uint64_t key = ((uint64_t)comm << 40) ^ ((uint64_t)from << 20) ^ to;
 
+    key ^= key >> 32; /* the communicator's number is in the upper half */
     key *= UINT64_C(0x9e3779b97f4a7c15);
     return (uint32_t)(key >> 32) & (t->bucket_count - 1);
 }

@@ -79,25 +79,71 @@ void tl_rank_within(struct crystal_timeline *t, struct tl_rank *r)
 
 /* --- lanes --- */
 
+static void reader_add(struct crystal_timeline *t, struct tl_slot *slot, uint32_t lane,
+                       uint32_t at)
+{
+    uint32_t reader = t->free_reader;
+
+    if (reader) {
+        t->free_reader = t->readers[reader - 1].next;
+    } else {
+        if (t->reader_count == t->reader_capacity) {
+            uint32_t capacity = t->reader_capacity ? 2 * t->reader_capacity : 256;
+            struct tl_reader *more = realloc(t->readers, capacity * sizeof *more);
+
+            if (!more) {
+                t->code = -ENOMEM;
+                return;
+            }
+            t->readers = more;
+            t->reader_capacity = capacity;
+        }
+        reader = ++t->reader_count;
+    }
+    t->readers[reader - 1] = (struct tl_reader){lane, at, slot->readers};
+    slot->readers = reader;
+}
+
+/* Takes *place out of its list. */
+static void reader_drop(struct crystal_timeline *t, uint32_t *place)
+{
+    uint32_t reader = *place;
+
+    *place = t->readers[reader - 1].next;
+    t->readers[reader - 1].next = t->free_reader;
+    t->free_reader = reader;
+}
+
+static void reader_end(struct crystal_timeline *t, struct tl_slot *slot, uint32_t lane,
+                       uint32_t at)
+{
+    uint32_t *place = &slot->readers;
+
+    while (*place &&
+           (t->readers[*place - 1].lane != lane || t->readers[*place - 1].at != at))
+        place = &t->readers[*place - 1].next;
+    if (*place)
+        reader_drop(t, place);
+}
+
 /* A slot is recorded again while some still wait for the time before: they get it. */
-static void readers_settle(struct tl_rank *r, uint32_t slot)
+static void readers_settle(struct crystal_timeline *t, struct tl_rank *r, uint32_t slot)
 {
     struct tl_slot *s = &r->slots[slot];
 
-    for (uint32_t i = 0; i < r->list->lane_count; i++) {
-        struct tl_lane *lane = &r->lanes[i];
+    for (uint32_t *place = &s->readers; *place;) {
+        const struct tl_reader *reader = &t->readers[*place - 1];
+        struct tl_lane *lane = &r->lanes[reader->lane];
+        struct tl_entry *e = &lane->ring[reader->at & lane->mask];
 
-        for (uint32_t k = lane->head; k != lane->tail; k++) {
-            struct tl_entry *e = &lane->ring[k & lane->mask];
-            const struct tl_code *c = &r->list->code[e->code % TL_CODE_MAX];
-
-            if (c->kind != TL_SWAIT || c->arg != slot || !e->need || e->need > s->done)
-                continue;
-            if (s->value_ns > e->time_ns)
-                e->time_ns = s->value_ns;
-            e->need = 0;
-            s->readers--;
+        if (e->need > s->done) {
+            place = &t->readers[*place - 1].next;
+            continue;
         }
+        if (s->value_ns > e->time_ns)
+            e->time_ns = s->value_ns;
+        e->need = 0;
+        reader_drop(t, place);
     }
 }
 
@@ -164,7 +210,7 @@ static inline void perform(struct crystal_timeline *t, struct tl_rank *r,
     case TL_RECORD:
         slot = &r->slots[c->arg];
         if (slot->readers)
-            readers_settle(r, c->arg);
+            readers_settle(t, r, c->arg);
         slot->value_ns = lane->clock_ns;
         slot->done++;
         lanes_wake_held(r);
@@ -185,7 +231,8 @@ static inline void perform(struct crystal_timeline *t, struct tl_rank *r,
 }
 
 /* Is what the lane's first entry needs of the rank's other lanes there? */
-static inline bool is_ready(struct tl_rank *r, const struct tl_code *c,
+static inline bool is_ready(struct crystal_timeline *t, struct tl_rank *r,
+                            const struct tl_lane *lane, const struct tl_code *c,
                             struct tl_entry *e)
 {
     struct tl_slot *slot;
@@ -198,7 +245,7 @@ static inline bool is_ready(struct tl_rank *r, const struct tl_code *c,
         if (slot->done < e->need)
             return false;
         e->time_ns = later(e->time_ns, slot->value_ns);
-        slot->readers--;
+        reader_end(t, slot, (uint32_t)(lane - r->lanes), lane->head);
         return true;
     case TL_COLL:
     case TL_BATCH:
@@ -220,7 +267,7 @@ static void lane_run(struct crystal_timeline *t, struct tl_rank *r,
         uint64_t time_ns;
         uint32_t iteration;
 
-        if (!is_ready(r, c, e)) {
+        if (!is_ready(t, r, lane, c, e)) {
             lane->is_held = true;
             r->held_count++;
             break;
@@ -273,7 +320,7 @@ static inline bool issue(struct crystal_timeline *t, struct tl_rank *r,
             time_ns = later(time_ns, slot->value_ns);
         } else {
             need = slot->issued;
-            slot->readers++;
+            reader_add(t, slot, c->lane, lane->tail);
             is_idle = false;
         }
         break;
