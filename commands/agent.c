@@ -11,11 +11,14 @@
 #include <errno.h>
 #include <getopt.h>
 #include <stdio.h>
+#include <limits.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 static const struct option long_options[] = {
     {"job", required_argument, NULL, 'j'},
     {"stage", required_argument, NULL, 's'},
+    {"marked", no_argument, NULL, 'm'},
     {"help", no_argument, NULL, 'h'},
     {NULL, 0, NULL, 0},
 };
@@ -29,7 +32,8 @@ static void help(FILE *out)
             "the virtual ranks until the job ends, and with PROGRAM also starts\n"
             "the sandbox ranks.\n\n"
             "  --job=DIR       the job directory\n"
-            "  --stage=STAGE   capture, plan or emulate\n");
+            "  --stage=STAGE   capture, plan or emulate\n"
+            "  --marked        the node's crystal.so has left DIR/agent.NODE.spank\n");
 }
 
 /* What Slurm says of the step's nodes; by hand there is one. */
@@ -42,7 +46,32 @@ static uint32_t slurm_number(const char *name, uint32_t otherwise)
     return text && *text && !*end && number < UINT32_MAX ? (uint32_t)number : otherwise;
 }
 
-static int run(enum stage_kind kind, const char *job_dir, char **program)
+/* What this node must have before the job's first stage begins, so that it is not the
+ * last one that misses it. The mark shows that slurmstepd runs our hooks here: without
+ * it the program's tasks would run unemulated. */
+static int check_node(const struct stage *stage, uint32_t node, int is_marked,
+                      struct crystal_error *err)
+{
+    char host[256] = "?", path[PATH_MAX];
+    int code = stage_check_libraries(err);
+
+    (void)gethostname(host, sizeof host - 1); /* only for the sentence */
+    if (code) {
+        crystal_error_prefix(err, "node %s", host);
+        return code;
+    }
+    if (!is_marked)
+        return 0;
+    code = stage_path(stage, path, err, "agent.%u.spank", node);
+    if (!code && access(path, F_OK) < 0)
+        code = crystal_error_set(err, ENOENT,
+                                 "node %s does not load crystal.so; install it and its "
+                                 "plugstack.conf line on every node",
+                                 host);
+    return code;
+}
+
+static int run(enum stage_kind kind, const char *job_dir, int is_marked, char **program)
 {
     struct crystal_error err = {0};
     uint32_t node = slurm_number("SLURM_NODEID", 0);
@@ -56,7 +85,8 @@ static int run(enum stage_kind kind, const char *job_dir, char **program)
     }
     if (kind == STAGE_EMULATE && !program[0])
         stage.program = NULL; /* Slurm's tasks are the sandbox ranks */
-    if (stage_begin(&stage, node, node_count ? node_count : 1, &err))
+    if (stage_begin(&stage, node, node_count ? node_count : 1, &err) ||
+        check_node(&stage, node, is_marked, &err))
         code = stage_failed(&stage, &err);
     else if (kind == STAGE_CAPTURE)
         code = stage_capture(&stage);
@@ -70,7 +100,7 @@ CRYSTAL_COMMAND(agent)
 {
     const char *job_dir = NULL, *stage = NULL;
     enum stage_kind kind;
-    int option;
+    int option, is_marked = 0;
 
     optind = 1;
     while ((option = getopt_long(argc, argv, "+", long_options, NULL)) >= 0) {
@@ -80,6 +110,9 @@ CRYSTAL_COMMAND(agent)
             break;
         case 's':
             stage = optarg;
+            break;
+        case 'm':
+            is_marked = 1;
             break;
         case 'h':
             help(stdout);
@@ -93,5 +126,5 @@ CRYSTAL_COMMAND(agent)
         help(stderr);
         return CRYSTAL_EXIT_USAGE;
     }
-    return run(kind, job_dir, argv + optind);
+    return run(kind, job_dir, is_marked, argv + optind);
 }

@@ -190,7 +190,8 @@ static int run(enum stage_kind kind, const char *job_dir, char **program)
     struct stage stage;
     int code;
 
-    if (stage_open(&stage, kind, job_dir, program, &err)) {
+    if (stage_check_libraries(&err) ||
+        stage_open(&stage, kind, job_dir, program, &err)) {
         crystal_log(CRYSTAL_LOG_ERROR, stage_name(kind), "%s", err.text);
         return CRYSTAL_EXIT_USAGE;
     }

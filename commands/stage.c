@@ -7,6 +7,7 @@
 
 #include "runtime/infile.h"
 #include "runtime/file_limit.h"
+#include "runtime/library.h"
 #include "runtime/log.h"
 #include "runtime/space.h"
 
@@ -100,6 +101,18 @@ int stage_open(struct stage *stage, enum stage_kind kind, const char *job_dir,
     if (stage->program && !stage->program[0])
         stage->program = NULL;
     return 0;
+}
+
+int stage_check_libraries(struct crystal_error *err)
+{
+    static const char *const libraries[] = {
+        "libcrystal-nccl.so", "libcrystal-hostccl.so", "libnccl-net-crystal.so"};
+    char path[PATH_MAX];
+    int code = 0;
+
+    for (size_t i = 0; !code && i < sizeof libraries / sizeof libraries[0]; i++)
+        code = crystal_library_path(libraries[i], path, sizeof path, err);
+    return code;
 }
 
 /* Value of a key=value line of the coordinator's file. */

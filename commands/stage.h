@@ -63,6 +63,9 @@ int stage_open(struct stage *stage, enum stage_kind kind, const char *job_dir,
  * node_count. */
 int stage_begin(struct stage *stage, uint32_t node, uint32_t node_count,
                 struct crystal_error *err);
+/* Are the libraries that ranks load in any stage installed here? The sentence says
+ * which is not. */
+int stage_check_libraries(struct crystal_error *err);
 /* Ends what still runs and frees everything. */
 void stage_close(struct stage *stage);
 

@@ -93,20 +93,20 @@ static int check_watch(void *context, struct crystal_error *err)
                 : task_ends_check(&watch->ends, err);
 }
 
-static int wait_tasks(struct stage *stage, uint32_t node_number, struct watch *watch,
+static int wait_tasks(struct stage *stage, struct watch *watch,
                       struct crystal_error *err)
 {
-    int code = stage_path(stage, watch->ends.path, err, "agent.%u.ends", node_number);
+    struct crystal_error end_err = {0};
+    int code;
 
-    if (!code)
-        code = stage_wait_job(stage, check_watch, watch, err);
-    if (!code) {
-        struct crystal_error end_err = {0};
-
-        stage->code = task_ends_result(&watch->ends, &end_err);
-        if (stage->code) /* that is no failure of ours */
-            crystal_log(CRYSTAL_LOG_ERROR, stage->name, "%s", end_err.text);
-    }
+    watch->stage = stage;
+    watch->ends.node = stage->service;
+    code = stage_wait_job(stage, check_watch, watch, err);
+    stage->code = watch->ends.code;
+    if (code)
+        crystal_node_abort(stage->service, crystal_error_text(err));
+    else if ((stage->code = task_ends_result(&watch->ends, &end_err)) != 0)
+        crystal_log(CRYSTAL_LOG_ERROR, stage->name, "%s", end_err.text); /* not ours */
     return code;
 }
 
@@ -122,65 +122,101 @@ static void outlast_tasks(struct stage *stage, struct task_ends *ends)
 }
 
 /* The program has done well: was it the captured one? */
-static int check_job(const struct stage *stage, const char *sub)
+static int check_job(const struct stage *stage, const char *sub,
+                     struct crystal_error *err)
 {
-    struct crystal_error err = {0};
-    int code = crystal_report_fit(stage->job_dir, sub, &err);
-
-    if (!code)
-        return 0;
-    crystal_log(CRYSTAL_LOG_ERROR, stage->name, "%s", crystal_error_text(&err));
-    return code == -ESTALE ? CRYSTAL_EXIT_OTHER : CRYSTAL_EXIT_STAGE;
+    for (uint32_t i = 0; i < stage->layout.sandbox_count; i++)
+        if (!crystal_node_has_joined(stage->service, stage->layout.sandbox[i]))
+            return crystal_error_set(err, ESTALE, "rank %u made no NCCL call",
+                                     stage->layout.sandbox[i]);
+    return crystal_report_fit(stage->job_dir, sub, err);
 }
 
-int stage_emulate(struct stage *stage, uint32_t node_number)
+/* Environment and files, then the program runs, here or as Slurm's tasks. */
+static int run_program(struct stage *stage, struct watch *watch, const char *run,
+                       struct crystal_error *err)
 {
     const struct crystal_layout *layout = &stage->layout;
+    char library[PATH_MAX];
+    int code =
+        crystal_library_path("libcrystal-hostccl.so", library, sizeof library, err);
+
+    if (code)
+        return code;
+    stage_env_add(&stage->env, "%s=%s", CRYSTAL_ENV_NCCL_LIBRARY, library);
+    stage_env_add(&stage->env, "%s=%s", CRYSTAL_ENV_RUN_DIR, run);
+    if (!stage->program)
+        stage_env_rules(stage, &stage->env); /* the tasks read them with the rest */
+    code = write_env(stage, stage->node, err);
+    if (code || !stage->program)
+        return code ? code : wait_tasks(stage, watch, err);
+    code = stage_start_ranks(stage, layout->sandbox, layout->sandbox_count, 0, err);
+    return code ? code : stage_wait_ranks(stage, stage_node_check, stage, err);
+}
+
+/* Of a run that has been: 0 or the exit code, and the sentence. */
+static int judge_run(struct stage *stage, const char *sub)
+{
+    struct crystal_error err = {0};
+    int code = check_job(stage, sub, &err);
+
+    if (code == -ESTALE)
+        crystal_log(CRYSTAL_LOG_ERROR, stage->name,
+                    "%s; this is not the captured job, run 'scrystal capture', 'graph' "
+                    "and 'plan' again for it",
+                    crystal_error_text(&err));
+    else if (code)
+        crystal_log(CRYSTAL_LOG_ERROR, stage->name, "%s", crystal_error_text(&err));
+    return code == -ESTALE ? CRYSTAL_EXIT_OTHER : code ? CRYSTAL_EXIT_STAGE : 0;
+}
+
+static int emulate(struct stage *stage, struct watch *watch)
+{
     struct crystal_error err = {0}, end_err = {0};
-    struct watch watch = {.ends.task_count = layout->sandbox_count};
-    char sub[32], run[PATH_MAX] = "", library[PATH_MAX];
+    char sub[32], run[PATH_MAX] = "";
     /* Where every rank is real nobody has to keep a timeline's time. */
-    int has_virtual = layout->sandbox_count < layout->lrank_count;
-    int code, ended;
+    int has_virtual = stage->layout.sandbox_count < stage->layout.lrank_count;
+    int code, ended, exit_code;
 
     stage_env_common(stage);
     code = make_run_dir(stage, sub, sizeof sub, run, &err);
-    if (!code)
-        code = crystal_library_path("libcrystal-hostccl.so", library, sizeof library,
-                                    &err);
     if (!code)
         code = stage_node_open(stage, has_virtual, &err);
     if (code) {
         (void)rmdir(run); /* empty: nothing has run */
         return stage_failed(stage, &err);
     }
-    stage_env_add(&stage->env, "%s=%s", CRYSTAL_ENV_NCCL_LIBRARY, library);
-    stage_env_add(&stage->env, "%s=%s", CRYSTAL_ENV_RUN_DIR, run);
-    if (!stage->program)
-        stage_env_rules(stage, &stage->env); /* the tasks read them with the rest */
-    code = write_env(stage, node_number, &err);
-    if (!code && stage->program) {
-        code =
-            stage_start_ranks(stage, layout->sandbox, layout->sandbox_count, 0, &err);
-        if (!code)
-            code = stage_wait_ranks(stage, stage_node_check, stage, &err);
-    } else if (!code) {
-        watch.stage = stage;
-        watch.ends.node = stage->service;
-        code = wait_tasks(stage, node_number, &watch, &err);
-    }
+    code = run_program(stage, watch, run, &err);
     ended = finish_run(stage, sub, &end_err);
-    stage_node_close(stage);
     if (ended && !code) { /* the first fault is what is told */
         code = ended;
         err = end_err;
     }
-    if (code) {
-        int exit_code = stage_failed(stage, &err);
+    exit_code = code                          ? stage_failed(stage, &err)
+                : has_virtual && !stage->code ? judge_run(stage, sub)
+                                              : 0;
+    stage_node_close(stage);
+    return exit_code;
+}
 
-        if (!stage->program && !stage->stop_signal)
-            outlast_tasks(stage, &watch.ends);
-        return stage->code ? stage->code : exit_code; /* the program's own */
+int stage_emulate(struct stage *stage, uint32_t node_number)
+{
+    struct watch watch = {.ends.task_count = stage->layout.sandbox_count};
+    struct crystal_error err = {0};
+    char path[PATH_MAX];
+    int code;
+
+    if (stage->program) {
+        code = emulate(stage, NULL);
+        return stage->code ? stage->code : code; /* the program's own */
     }
-    return has_virtual && !stage->code ? check_job(stage, sub) : 0;
+    if (stage_path(stage, watch.ends.path, &err, "agent.%u.ends", node_number) ||
+        stage_path(stage, path, &err, "agent.%u.code", node_number) ||
+        task_ends_code_begin(path, &err))
+        return stage_failed(stage, &err);
+    code = emulate(stage, &watch);
+    task_ends_code_end(path, stage->code ? stage->code : code, stage->code != 0);
+    if (code && code != CRYSTAL_EXIT_OTHER && !stage->stop_signal)
+        outlast_tasks(stage, &watch.ends);
+    return stage->code ? 0 : code; /* srun has that code from the file */
 }

@@ -7,14 +7,16 @@
 #include "runtime/launch.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <spawn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <time.h>
+#include <unistd.h>
 
-enum { GRACE_MS = 2000, CAUSE_MS = 5000, NOTICE_MS = 10000 };
+enum { GRACE_MS = 2000, CAUSE_MS = 5000, NOTICE_MS = 5000 };
 
 extern char **environ;
 
@@ -73,7 +75,7 @@ static struct task_lines read_lines(const struct task_ends *ends, uint32_t cause
 
 /* The sentence of the rank that began; its code, that of the one that died of it where
  * it has none. */
-static int tell(const struct task_ends *ends, const struct crystal_launch_end *failed,
+static int tell(struct task_ends *ends, const struct crystal_launch_end *failed,
                 const char *more, struct crystal_error *err)
 {
     uint32_t cause =
@@ -84,13 +86,15 @@ static int tell(const struct task_ends *ends, const struct crystal_launch_end *f
     if (lines.has_began && lines.began.code) {
         crystal_launch_end_text(&lines.began, how, sizeof how);
         (void)crystal_error_set(err, ECANCELED, "rank %u %s%s", cause, how, more);
-        return lines.began.code;
+        ends->code = lines.began.code;
+        return ends->code;
     }
+    ends->code = failed->code;
     (void)crystal_error_set(
         err, ECANCELED, "rank %u %s while rank %u still communicates with it%s", cause,
         lines.has_began ? "ended with code 0" : "has closed its connections",
         failed->lrank, more);
-    return failed->code;
+    return ends->code;
 }
 
 int task_ends_check(struct task_ends *ends, struct crystal_error *err)
@@ -129,11 +133,42 @@ int task_ends_explain(struct task_ends *ends, int code, struct crystal_error *er
     return code;
 }
 
-int task_ends_result(const struct task_ends *ends, struct crystal_error *err)
+int task_ends_result(struct task_ends *ends, struct crystal_error *err)
 {
     struct task_lines lines = read_lines(ends, UINT32_MAX, NULL);
 
     return lines.failed.code ? tell(ends, &lines.failed, "", err) : 0;
+}
+
+static int write_code(int fd, int code, int is_own)
+{
+    char line[16];
+    int bytes = snprintf(line, sizeof line, "%3d %d\n", code, is_own ? 1 : 0);
+
+    return pwrite(fd, line, (size_t)bytes, 0) == bytes ? 0 : -EIO;
+}
+
+int task_ends_code_begin(const char *path, struct crystal_error *err)
+{
+    int fd, code = 0;
+
+    (void)unlink(path); /* of an earlier run */
+    fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
+    if (fd < 0 || write_code(fd, 0, 0))
+        code = crystal_error_set(err, errno, "%s: %s", path, strerror(errno));
+    if (fd >= 0)
+        (void)close(fd); /* what is not there at the end counts as 0 */
+    return code;
+}
+
+void task_ends_code_end(const char *path, int code, int is_own)
+{
+    int fd = open(path, O_WRONLY | O_CLOEXEC | O_NOFOLLOW);
+
+    if (fd < 0)
+        return;
+    (void)write_code(fd, code, is_own); /* srun has the agents' own code besides */
+    (void)close(fd);
 }
 
 /* Slurm's own command, as the user could call it. */

@@ -186,6 +186,16 @@ int crystal_node_look(struct crystal_node *node, char *notice, size_t notice_byt
     return crystal_rank_watch_look(node->watch, notice, notice_bytes, err);
 }
 
+int crystal_node_has_joined(struct crystal_node *node, uint32_t lrank)
+{
+    return crystal_roll_has_joined(node->roll, lrank);
+}
+
+void crystal_node_abort(struct crystal_node *node, const char *sentence)
+{
+    crystal_board_abort(node->board, "%s", sentence);
+}
+
 uint32_t crystal_node_cause(struct crystal_node *node, uint32_t lrank)
 {
     return crystal_roll_cause(node->roll, lrank);

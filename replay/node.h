@@ -41,6 +41,10 @@ int crystal_node_status(struct crystal_node *node, struct crystal_error *err);
 /* Looks after the sandbox ranks, see crystal_rank_watch_look. */
 int crystal_node_look(struct crystal_node *node, char *notice, size_t notice_bytes,
                       struct crystal_error *err);
+/* 1: this sandbox rank has joined a communicator. */
+int crystal_node_has_joined(struct crystal_node *node, uint32_t lrank);
+/* Ends all communication of the sandbox ranks, with this sentence. */
+void crystal_node_abort(struct crystal_node *node, const char *sentence);
 /* The sandbox rank whose end began that of lrank (UINT32_MAX: that of whoever was the
  * first), see crystal_roll_cause. */
 uint32_t crystal_node_cause(struct crystal_node *node, uint32_t lrank);

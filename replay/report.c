@@ -253,19 +253,13 @@ int crystal_report_write(const char *job_dir, struct crystal_error *err)
 
 static int rank_fits(const struct rp_rank *rank, struct crystal_error *err)
 {
-    static const char other[] = "this is not the captured job, run 'scrystal capture', "
-                                "'graph' and 'plan' again for it";
-
-    if (!rank->op_count)
-        return crystal_error_set(err, ESTALE, "rank %u made no NCCL call; %s",
-                                 rank->lrank, other);
-    if (rank->left_at < rank->op_count && rank->left_at < rank->before + rank->each)
-        return crystal_error_set(err, ESTALE,
-                                 "rank %u: call %llu of %llu is another one than was "
-                                 "captured; %s",
-                                 rank->lrank, (unsigned long long)rank->left_at + 1,
-                                 (unsigned long long)rank->op_count, other);
-    return 0;
+    if (rank->left_at == rank->op_count || rank->left_at >= rank->before + rank->each)
+        return 0;
+    return crystal_error_set(err, ESTALE,
+                             "rank %u: call %llu of %llu is another one than was "
+                             "captured",
+                             rank->lrank, (unsigned long long)rank->left_at + 1,
+                             (unsigned long long)rank->op_count);
 }
 
 int crystal_report_fit(const char *job_dir, const char *run, struct crystal_error *err)

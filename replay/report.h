@@ -13,9 +13,9 @@
 int crystal_report_write(const char *job_dir, struct crystal_error *err);
 
 /* Is what the sandbox did in job_dir/run ("runs/003", finished) the captured job? 0, or
- * -ESTALE with a sentence: a rank made no call, or another call than was captured
- * before its first iteration was over. A run that only ends early is the captured job.
- * Other errors are those of crystal_report_write. */
+ * -ESTALE with a sentence: a rank made another call than was captured before its first
+ * iteration was over. A run that only ends early is the captured job, and of a rank
+ * without a record nothing is known. Other errors are those of crystal_report_write. */
 int crystal_report_fit(const char *job_dir, const char *run, struct crystal_error *err);
 
 #endif

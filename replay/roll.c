@@ -136,6 +136,16 @@ const struct crystal_roll_record *crystal_roll_records(struct crystal_roll *roll
     return roll->records;
 }
 
+int crystal_roll_has_joined(struct crystal_roll *roll, uint32_t lrank)
+{
+    read_on(roll);
+    for (uint32_t i = 0; i < roll->count; i++)
+        if (roll->records[i].kind == CRYSTAL_ROLL_JOINED &&
+            roll->records[i].lrank == lrank)
+            return 1;
+    return 0;
+}
+
 uint32_t crystal_roll_member(const struct crystal_roll *roll, uint64_t comm_id,
                              uint32_t crank)
 {

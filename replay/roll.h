@@ -52,6 +52,8 @@ void crystal_roll_destroy(struct crystal_roll *roll); /* NULL is fine */
  * with this roll. */
 const struct crystal_roll_record *crystal_roll_records(struct crystal_roll *roll,
                                                        uint32_t *ret_count);
+/* 1: a process has joined a communicator as this rank. Reads what was written since. */
+int crystal_roll_has_joined(struct crystal_roll *roll, uint32_t lrank);
 /* The rank that has joined comm_id as crank, UINT32_MAX if none of this node has. */
 uint32_t crystal_roll_member(const struct crystal_roll *roll, uint64_t comm_id,
                              uint32_t crank);

@@ -210,7 +210,9 @@ int slurm_spank_task_init(spank_t spank, int argc, char **argv)
 
     (void)argc;
     (void)argv;
-    if (stage && strcmp(stage, CRYSTAL_STEP_AGENT) == 0) {
+    if (stage && (strcmp(stage, CRYSTAL_STEP_AGENT) == 0 ||
+                  strcmp(stage, CRYSTAL_STEP_CAPTURE) == 0 ||
+                  strcmp(stage, CRYSTAL_STEP_PLAN) == 0)) {
         rc = crystal_task_mark_agent(&ctx.options, item(spank, S_JOB_NODEID), &err);
     } else if (stage && strcmp(stage, CRYSTAL_STEP_PROGRAM) == 0) {
         uint32_t node = item(spank, S_JOB_NODEID);
@@ -258,6 +260,7 @@ int slurm_spank_exit(spank_t spank, int argc, char **argv)
 {
     const char *stage = ctx.options.value[CRYSTAL_OPTION_STAGE];
     const char *job_dir = ctx.options.value[CRYSTAL_OPTION_JOB_DIR];
+    bool always = false;
     int code = 0;
 
     (void)spank;
@@ -265,10 +268,10 @@ int slurm_spank_exit(spank_t spank, int argc, char **argv)
     (void)argv;
     if (spank_context() == S_CTX_LOCAL) {
         if (stage && strcmp(stage, CRYSTAL_STEP_PROGRAM) == 0 && job_dir)
-            code =
-                crystal_steps_finish(ctx.scrystal, job_dir, &ctx.pids, ctx.start_time);
+            code = crystal_steps_finish(ctx.scrystal, job_dir, &ctx.pids,
+                                        ctx.start_time, &always);
         if (code)
-            crystal_exit_code_instead(code);
+            crystal_exit_code_instead(code, always);
         crystal_local_release_orphan(ctx.pids.salloc);
         tell_time(getenv("CRYSTAL_SPANK_TIME") != NULL, "srun");
     }

@@ -14,7 +14,14 @@ static void instead(int status, void *code)
         exit((int)(intptr_t)code);
 }
 
-void crystal_exit_code_instead(int code)
+static void instead_of_any(int status, void *code)
 {
-    (void)on_exit(instead, (void *)(intptr_t)code); /* no memory: srun's own stays */
+    if (status != (int)(intptr_t)code)
+        exit((int)(intptr_t)code);
+}
+
+void crystal_exit_code_instead(int code, bool always)
+{
+    /* without memory srun's own stays */
+    (void)on_exit(always ? instead_of_any : instead, (void *)(intptr_t)code);
 }

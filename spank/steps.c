@@ -158,6 +158,7 @@ static void agent_line(const struct crystal_steps *s, const char *step,
     crystal_argv_add(out, "%s", s->request->job_dir);
     crystal_argv_add(out, "--stage");
     crystal_argv_add(out, "%s", stage);
+    crystal_argv_add(out, "--marked");
     if (with_program)
         add_program(s, out);
 }
@@ -263,7 +264,7 @@ static int wait_for_file(const struct crystal_steps *s, const char *path,
             *helper = 0;
             if (crystal_space_check(s->request->job_dir, &err) < 0)
                 (void)say(step, &err, 0); /* its own sentence found no room */
-            else if (!show_log(log))
+            else if (!show_log(log) && (log || code != EXIT_STAGE)) /* it said why */
                 dprintf(2, "crystal: %s: ended with exit code %d before it was ready\n",
                         step, code);
             return code ? code : EXIT_STAGE;
@@ -411,9 +412,21 @@ static int run_graph(const struct crystal_steps *s, pid_t coord)
     return rc;
 }
 
-/* Starts one agent per sandbox node and waits for what they tell the tasks. The agents'
- * own tasks have passed our hook in slurmstepd, which left a mark: without it the
- * program would run there unemulated. */
+/* What agents and their tasks left in an earlier run; usually there is nothing. */
+static void remove_marks(const struct crystal_steps *s)
+{
+    static const char *const what[] = {"env", "spank", "ends", "code"};
+    char name[32], path[PATH_MAX];
+
+    for (uint32_t node = 0; node < s->request->node_count; node++)
+        for (size_t i = 0; i < sizeof what / sizeof what[0]; i++) {
+            snprintf(name, sizeof name, "agent.%u.%s", node, what[i]);
+            path_in(s, path, name);
+            (void)unlink(path);
+        }
+}
+
+/* Starts one agent per sandbox node and waits for what they tell the tasks. */
 static int start_agents(const struct crystal_steps *s, struct helpers *helpers)
 {
     static const struct stat absent = {0};
@@ -422,17 +435,6 @@ static int start_agents(const struct crystal_steps *s, struct helpers *helpers)
     char name[32], path[PATH_MAX];
     int code = 0;
 
-    for (uint32_t node = 0; node < s->request->node_count; node++) {
-        snprintf(name, sizeof name, "agent.%u.env", node);
-        path_in(s, path, name);
-        (void)unlink(path); /* of an earlier run; usually there is none */
-        snprintf(name, sizeof name, "agent.%u.spank", node);
-        path_in(s, path, name);
-        (void)unlink(path);
-        snprintf(name, sizeof name, "agent.%u.ends", node);
-        path_in(s, path, name);
-        (void)unlink(path);
-    }
     agent_line(s, CRYSTAL_STEP_AGENT, CRYSTAL_STEP_PROGRAM, false, &line);
     if (start_helper(s, &line, NULL, &helpers->agent, &err) < 0)
         return say("agent", &err, EXIT_STAGE);
@@ -440,17 +442,6 @@ static int start_agents(const struct crystal_steps *s, struct helpers *helpers)
         snprintf(name, sizeof name, "agent.%u.env", node);
         path_in(s, path, name);
         code = wait_for_file(s, path, &absent, &helpers->agent, "agent", NULL);
-        if (code)
-            break;
-        snprintf(name, sizeof name, "agent.%u.spank", node);
-        path_in(s, path, name);
-        if (access(path, F_OK) == 0)
-            continue;
-        dprintf(2,
-                "crystal: agent: node %u of the step does not load crystal.so; install "
-                "it and its plugstack.conf line on every node\n",
-                node);
-        code = EXIT_STAGE;
     }
     return code;
 }
@@ -480,7 +471,10 @@ static int become_program(const struct crystal_steps *s, const struct helpers *h
 static int run_stages(const struct crystal_steps *s, struct helpers *helpers)
 {
     const struct crystal_request *r = s->request;
-    int code = start_coordinator(s, helpers);
+    int code;
+
+    remove_marks(s);
+    code = start_coordinator(s, helpers);
 
     if (code == 0 && r->stages & CRYSTAL_STAGE_BIT_CAPTURE)
         code = run_agent_stage(s, CRYSTAL_STEP_CAPTURE, r->live_count, helpers->coord);
@@ -579,13 +573,39 @@ static void tell_dead(const struct helpers *helpers, const char *job_dir)
                 code, job_dir);
 }
 
+/* What the agents have written: the exit code of the rank that began (own), or that
+ * something else was wrong. */
+static int read_codes(const char *job_dir, bool *ret_own)
+{
+    int found = 0;
+
+    *ret_own = false;
+    for (unsigned node = 0; !*ret_own; node++) {
+        char path[PATH_MAX];
+        int code = 0, own = 0;
+        FILE *file;
+
+        if (snprintf(path, sizeof path, "%s/agent.%u.code", job_dir, node) >=
+                (int)sizeof path ||
+            !(file = fopen(path, "re")))
+            break; /* the last node's was the one before */
+        if (fscanf(file, "%d %d", &code, &own) == 2 && code > 0 && code < 256) {
+            found = found && !own ? found : code;
+            *ret_own = own == 1;
+        }
+        fclose(file); /* read-only */
+    }
+    return found;
+}
+
 int crystal_steps_finish(const char *scrystal, const char *job_dir,
-                         const struct crystal_steps_pids *pids, time_t start_time)
+                         const struct crystal_steps_pids *pids, time_t start_time,
+                         bool *ret_always)
 {
     struct helpers helpers = {.coord = pids->coord, .agent = pids->agent};
     char path[PATH_MAX], *found = crystal_ask_scrystal_path(scrystal, NULL);
     struct stat st;
-    int code;
+    int code, told;
 
     tell_dead(&helpers, job_dir);
     code = finish(found ? found : "scrystal", job_dir, &helpers);
@@ -593,5 +613,6 @@ int crystal_steps_finish(const char *scrystal, const char *job_dir,
     snprintf(path, sizeof path, "%s/report.txt", job_dir);
     if (stat(path, &st) == 0 && st.st_mtime >= start_time)
         dprintf(2, "crystal: report: %s\n", path);
-    return code;
+    told = read_codes(job_dir, ret_always);
+    return told ? told : code < 128 ? code : 0; /* a signal's is no news */
 }

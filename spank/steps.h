@@ -52,9 +52,11 @@ int crystal_steps_run(const struct crystal_steps *steps);
 /* After the program: tells the coordinator to finish and waits for the helper steps,
  * 30 s at most, then ends them (scrystal as in
  * plugstack.conf, may be NULL); names the report where one was written since
- * start_time (seconds since 1970). The exit code of the agents, who may have found that
- * something is wrong with a program that ended well; 0 where they have not. */
+ * start_time (seconds since 1970). Returns the exit code that srun is to end with where
+ * the agents know better than it, else 0; *ret_always: whatever srun's own is, else
+ * only where that is 0. */
 int crystal_steps_finish(const char *scrystal, const char *job_dir,
-                         const struct crystal_steps_pids *pids, time_t start_time);
+                         const struct crystal_steps_pids *pids, time_t start_time,
+                         bool *ret_always);
 
 #endif

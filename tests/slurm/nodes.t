@@ -10,7 +10,8 @@ rank=$CRYSTAL_BUILDDIR/tests/slurm/rank
 run srun "${crystal[@]}" -w n2 -J without "$rank" echo NEVER
 is "without the plugin: exit code" "$code" 70
 has "without the plugin: sentence" "$err" \
-    "crystal: agent: node 0 of the step does not load crystal.so; install it and its plugstack.conf line on every node"
+    "crystal: capture: node n2 does not load crystal.so; install it and its plugstack.conf line on every node"
+hasnt "without the plugin: before anything is captured" "$err" "crystal: plan"
 is "without the plugin: program not started" "$out" ""
 nothing_left "without the plugin: nothing is left"
 run srun "${crystal[@]}" -w n1 -J with "$rank" sh -c 'test $RANK != 7 || echo $RANK/$WORLD_SIZE'

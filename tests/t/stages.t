@@ -47,6 +47,15 @@ check "capture" "$code $said" "0 "
 run plan "$job" --iterations 8
 check "plan" "$code $said" "0 "
 
+# --- a library is missing
+mkdir "$work/bin"
+cp "$(readlink -f "$CRYSTAL_BUILDDIR/scrystal")" "$work/bin/scrystal"
+for stage in capture plan emulate; do
+    said=$("$work/bin/scrystal" "$stage" --job "$job" -- true 2>&1)
+    check "a library is missing in $stage" "$? $(sed 's/ in [^ ]* / in DIR /' <<<"$said")" \
+        "2 crystal: $stage: libcrystal-nccl.so is neither in DIR nor beside scrystal; make install"
+done
+
 # --- too few files
 for stage in capture plan emulate; do
     cp -a "$job" "$work/few"
