@@ -14,6 +14,7 @@
 #include "runtime/graph.h"
 #include "runtime/outfile.h"
 #include "runtime/profile_file.h"
+#include "runtime/store_rules.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -40,19 +41,46 @@ struct crystal_node {
     char board_path[PATH_MAX];
 };
 
+/* Where the name is the key of one of several roots' ids: which one, of how many, and
+ * the key of the first, which names the communicator. */
+static void root_of(const char *key, uint32_t nranks, uint32_t *ret_index,
+                    uint32_t *ret_count, char *ret_name, size_t name_bytes)
+{
+    struct crystal_store_match m;
+    const char *number;
+
+    *ret_index = 0;
+    *ret_count = 1;
+    (void)snprintf(ret_name, name_bytes, "%s", key);
+    crystal_store_rules_match(key, strlen(key), &m);
+    number = strrchr(key, ':');
+    if (m.effect != CRYSTAL_STORE_ID_OF_ROOT || !number)
+        return;
+    *ret_index = m.number;
+    *ret_count =
+        (nranks + CRYSTAL_STORE_RANKS_PER_ROOT - 1) / CRYSTAL_STORE_RANKS_PER_ROOT;
+    (void)snprintf(ret_name, name_bytes, "%.*s:0", (int)(number - key), key);
+}
+
 int crystal_node_comm(struct crystal_node *node, int forge,
                       uint8_t id[NCCL_UNIQUE_ID_BYTES], const char *name,
                       uint32_t nranks, const uint32_t *members,
                       struct crystal_error *err)
 {
+    char first[CRYSTAL_BOARD_NAME];
+    uint32_t index, count;
+
     if (!nranks)
         return crystal_error_set(err, EINVAL,
                                  "communicator '%s': its members are not known; load "
                                  "contrib/pytorch, which publishes them, or name them "
                                  "under 'groups:' in crystal.yaml",
                                  name);
-    return forge ? crystal_proxy_forge(node->proxy, name, nranks, members, id, err)
-                 : crystal_proxy_join(node->proxy, id, name, nranks, members, err);
+    root_of(name, nranks, &index, &count, first, sizeof first);
+    return forge ? crystal_proxy_forge_root(node->proxy, first, index, count, nranks,
+                                            members, id, err)
+                 : crystal_proxy_join_root(node->proxy, id, first, index, count, nranks,
+                                           members, err);
 }
 
 static int on_comm_id(void *context, int forge, struct crystal_msg_comm_id *msg,

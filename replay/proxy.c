@@ -44,15 +44,20 @@ static void handshake(struct proxy_conn *conn)
     struct proxy_comm *comm;
     struct proxy_link *link = NULL;
     uint32_t before;
+    uint64_t magic;
 
     if (proxy_conn_input(conn, &bytes) < HANDSHAKE_BYTES)
         return;
-    comm = proxy_comm_find(conn->proxy, proxy_get_u64(bytes, 0));
+    magic = proxy_get_u64(bytes, 0);
+    if (conn->port == PROXY_PORT_ROOT || conn->port == PROXY_PORT_ANSWER)
+        comm = proxy_comm_find_root(conn->proxy, magic, &conn->root);
+    else
+        comm = proxy_comm_find(conn->proxy, magic);
     if (!comm || proxy_get_i32(bytes, 8) != PROXY_SOCKET_BOOTSTRAP) {
         proxy_conn_drop(conn);
         return;
     }
-    if (conn->port == PROXY_PORT_ROOT ? !comm->is_forged
+    if (conn->port == PROXY_PORT_ROOT ? !comm->roots[conn->root].is_forged
                                       : !proxy_comm_is_virtual(comm, conn->crank)) {
         proxy_conn_drop(conn);
         return;
@@ -392,9 +397,53 @@ void crystal_proxy_destroy(struct crystal_proxy *proxy)
 
 /* --- what the node asks --- */
 
-int crystal_proxy_forge(struct crystal_proxy *proxy, const char *name, uint32_t nranks,
-                        const uint32_t *members, uint8_t ret_id[NCCL_UNIQUE_ID_BYTES],
-                        struct crystal_error *err)
+/* The communicator whose other roots are known under this name, or a new one. */
+static struct proxy_comm *comm_of(struct crystal_proxy *proxy, const char *name,
+                                  uint32_t index, uint32_t count, uint32_t nranks,
+                                  const uint32_t *members, struct crystal_error *err)
+{
+    const uint64_t hash = nranks ? crystal_nccl_hash(members, 4 * (size_t)nranks) : 0;
+
+    if (!count || index >= count || count > nranks) {
+        (void)crystal_error_set(err, EINVAL,
+                                "communicator '%s': root %u of %u of %u ranks", name,
+                                index, count, nranks);
+        return NULL;
+    }
+    for (struct proxy_comm *comm = proxy->comms; comm && count > 1; comm = comm->next)
+        if (comm->is_open && !comm->is_failed && comm->root_count == count &&
+            comm->nranks == nranks && comm->members_hash == hash &&
+            !comm->roots[index].is_known && strcmp(comm->name, name) == 0)
+            return comm;
+    return proxy_comm_create(proxy, name, count, nranks, members, err);
+}
+
+/* The root's id in that communicator. NULL with err set, then no new one is left. */
+static struct proxy_comm *root_add(struct crystal_proxy *proxy,
+                                   const uint8_t id[NCCL_UNIQUE_ID_BYTES],
+                                   bool is_forged, const char *name, uint32_t index,
+                                   uint32_t count, uint32_t nranks,
+                                   const uint32_t *members, struct crystal_error *err)
+{
+    struct proxy_comm *comm = comm_of(proxy, name, index, count, nranks, members, err);
+    bool is_new = true;
+
+    if (!comm)
+        return NULL;
+    for (uint32_t i = 0; i < count; i++)
+        is_new &= !comm->roots[i].is_known;
+    if (!proxy_comm_root(comm, index, id, is_forged, err))
+        return comm;
+    if (is_new)
+        proxy_comm_remove(comm);
+    return NULL;
+}
+
+int crystal_proxy_forge_root(struct crystal_proxy *proxy, const char *name,
+                             uint32_t index, uint32_t count, uint32_t nranks,
+                             const uint32_t *members,
+                             uint8_t ret_id[NCCL_UNIQUE_ID_BYTES],
+                             struct crystal_error *err)
 {
     uint8_t id[NCCL_UNIQUE_ID_BYTES] = {0};
     struct crystal_error own = {0};
@@ -405,12 +454,21 @@ int crystal_proxy_forge(struct crystal_proxy *proxy, const char *name, uint32_t 
                                  name, strerror(errno));
     proxy_address(proxy, PROXY_PORT_ROOT, 0, id + sizeof(uint64_t));
     (void)pthread_mutex_lock(&proxy->lock);
-    comm = proxy_comm_create(proxy, name, nranks, members, id, true, &own);
+    comm = root_add(proxy, id, true, name, index, count, nranks, members, &own);
+    if (comm && !index)
+        proxy_root_settle(comm);
     (void)pthread_mutex_unlock(&proxy->lock);
     if (!comm)
         return crystal_error_set(err, own.code, "%s", own.text);
     memcpy(ret_id, id, sizeof id);
     return 0;
+}
+
+int crystal_proxy_forge(struct crystal_proxy *proxy, const char *name, uint32_t nranks,
+                        const uint32_t *members, uint8_t ret_id[NCCL_UNIQUE_ID_BYTES],
+                        struct crystal_error *err)
+{
+    return crystal_proxy_forge_root(proxy, name, 0, 1, nranks, members, ret_id, err);
 }
 
 static uint32_t count_real(const struct crystal_proxy *proxy, uint32_t nranks,
@@ -424,10 +482,19 @@ static uint32_t count_real(const struct crystal_proxy *proxy, uint32_t nranks,
     return count;
 }
 
-int crystal_proxy_join(struct crystal_proxy *proxy,
-                       const uint8_t id[NCCL_UNIQUE_ID_BYTES], const char *name,
-                       uint32_t nranks, const uint32_t *members,
-                       struct crystal_error *err)
+static bool has_id(const struct proxy_comm *comm, const uint8_t *id)
+{
+    for (uint32_t i = 0; i < comm->root_count; i++)
+        if (comm->roots[i].is_known &&
+            memcmp(comm->roots[i].id, id, NCCL_UNIQUE_ID_BYTES) == 0)
+            return true;
+    return false;
+}
+
+int crystal_proxy_join_root(struct crystal_proxy *proxy,
+                            const uint8_t id[NCCL_UNIQUE_ID_BYTES], const char *name,
+                            uint32_t index, uint32_t count, uint32_t nranks,
+                            const uint32_t *members, struct crystal_error *err)
 {
     struct crystal_error own = {0};
     struct proxy_comm *comm;
@@ -436,9 +503,9 @@ int crystal_proxy_join(struct crystal_proxy *proxy,
 
     (void)pthread_mutex_lock(&proxy->lock);
     for (comm = proxy->comms; comm; comm = comm->next)
-        if (memcmp(comm->id, id, NCCL_UNIQUE_ID_BYTES) == 0)
+        if (has_id(comm, id))
             goto out;
-    if (real_count == nranks)
+    if (real_count == nranks && !index)
         proxy->counters.real_only_count++;
     if (real_count == nranks || real_count == 0)
         goto out;
@@ -449,14 +516,25 @@ int crystal_proxy_join(struct crystal_proxy *proxy,
                                    name);
         goto out;
     }
-    comm = proxy_comm_create(proxy, name, nranks, members, id, false, &own);
-    if (comm)
-        proxy_root_pump(comm);
-    else
+    comm = root_add(proxy, id, false, name, index, count, nranks, members, &own);
+    if (!comm) {
         result = crystal_error_set(err, own.code, "%s", own.text);
+        goto out;
+    }
+    if (!index)
+        proxy_root_settle(comm);
+    proxy_root_pump(comm);
 out:
     (void)pthread_mutex_unlock(&proxy->lock);
     return result;
+}
+
+int crystal_proxy_join(struct crystal_proxy *proxy,
+                       const uint8_t id[NCCL_UNIQUE_ID_BYTES], const char *name,
+                       uint32_t nranks, const uint32_t *members,
+                       struct crystal_error *err)
+{
+    return crystal_proxy_join_root(proxy, id, name, 0, 1, nranks, members, err);
 }
 
 int crystal_proxy_status(struct crystal_proxy *proxy, struct crystal_error *err)
@@ -490,7 +568,7 @@ void crystal_proxy_each(struct crystal_proxy *proxy,
             .comm_id = comm->comm_id,
             .nranks = comm->nranks,
             .real_count = comm->real_count,
-            .is_forged = comm->is_forged,
+            .is_forged = comm->roots[0].is_forged,
             .is_open = comm->is_open && !comm->is_left,
             .setup_ns = comm->setup_ns,
             .connect_count = comm->connect_count,

@@ -49,6 +49,21 @@ int crystal_proxy_join(struct crystal_proxy *proxy,
                        uint32_t nranks, const uint32_t *members,
                        struct crystal_error *err);
 
+/* The same for a communicator of several roots (ncclCommInitRankScalable): its ranks
+ * are divided among them in blocks, as even as can be, the larger ones first; root
+ * number `index` of `count` is the first rank of its block, and makes that id. All ids
+ * have one name, and become known in any order; until that of root 0 is, real ranks
+ * wait. */
+int crystal_proxy_forge_root(struct crystal_proxy *proxy, const char *name,
+                             uint32_t index, uint32_t count, uint32_t nranks,
+                             const uint32_t *members,
+                             uint8_t ret_id[NCCL_UNIQUE_ID_BYTES],
+                             struct crystal_error *err);
+int crystal_proxy_join_root(struct crystal_proxy *proxy,
+                            const uint8_t id[NCCL_UNIQUE_ID_BYTES], const char *name,
+                            uint32_t index, uint32_t count, uint32_t nranks,
+                            const uint32_t *members, struct crystal_error *err);
+
 /* The first failure since create, 0 if none. A failure also aborts the board. */
 int crystal_proxy_status(struct crystal_proxy *proxy, struct crystal_error *err);
 

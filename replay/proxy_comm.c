@@ -54,9 +54,23 @@ struct proxy_comm *proxy_comm_find(struct crystal_proxy *proxy, uint64_t magic)
 {
     struct proxy_comm *comm = proxy->comms;
 
-    while (comm && (comm->magic != magic || !comm->is_open || comm->is_failed))
+    while (comm && (!comm->roots[0].is_known || comm->magic != magic ||
+                    !comm->is_open || comm->is_failed))
         comm = comm->next;
     return comm;
+}
+
+struct proxy_comm *proxy_comm_find_root(struct crystal_proxy *proxy, uint64_t magic,
+                                        uint32_t *ret_index)
+{
+    for (struct proxy_comm *comm = proxy->comms; comm; comm = comm->next)
+        for (uint32_t i = 0; comm->is_open && !comm->is_failed && i < comm->root_count;
+             i++)
+            if (comm->roots[i].is_known && comm->roots[i].magic == magic) {
+                *ret_index = i;
+                return comm;
+            }
+    return NULL;
 }
 
 struct proxy_link *proxy_comm_link(struct proxy_comm *comm, uint32_t real, bool is_next)
@@ -215,7 +229,8 @@ static uint32_t find_graph_comm(const struct proxy_comm *comm)
     if (!proxy->graph)
         return UINT32_MAX;
     for (const struct proxy_comm *c = proxy->comms; c; c = c->next)
-        if (c->nranks == comm->nranks && c->members_hash == comm->members_hash)
+        if (c->roots[0].is_known && c->nranks == comm->nranks &&
+            c->members_hash == comm->members_hash)
             nth++;
     return crystal_graph_comm_find(proxy->graph, comm->name, comm->nranks,
                                    comm->members, nth);
@@ -265,11 +280,29 @@ static int build(struct proxy_comm *comm, const uint32_t *members,
     return 0;
 }
 
+/* Divides the ranks among the roots as NCCL does (2.28.9: src/bootstrap.cc,
+ * rootIdFromRank). */
+static int make_roots(struct proxy_comm *comm)
+{
+    const uint32_t each = comm->nranks / comm->root_count;
+    const uint32_t more = comm->nranks % comm->root_count;
+    uint32_t first = 0;
+
+    comm->roots = calloc(comm->root_count, sizeof *comm->roots);
+    if (!comm->roots)
+        return -ENOMEM;
+    for (uint32_t i = 0; i < comm->root_count; i++) {
+        comm->roots[i].first = first;
+        comm->roots[i].count = each + (i < more);
+        first += comm->roots[i].count;
+    }
+    return 0;
+}
+
 /* err is not NULL. */
 struct proxy_comm *proxy_comm_create(struct crystal_proxy *proxy, const char *name,
-                                     uint32_t nranks, const uint32_t *members,
-                                     const uint8_t id[NCCL_UNIQUE_ID_BYTES],
-                                     bool is_forged, struct crystal_error *err)
+                                     uint32_t root_count, uint32_t nranks,
+                                     const uint32_t *members, struct crystal_error *err)
 {
     struct proxy_comm *comm;
 
@@ -280,45 +313,83 @@ struct proxy_comm *proxy_comm_create(struct crystal_proxy *proxy, const char *na
         return NULL;
     }
     comm = calloc(1, sizeof *comm);
-    if (!comm) {
+    if (comm) {
+        comm->proxy = proxy;
+        (void)snprintf(comm->name, sizeof comm->name, "%s", name);
+        comm->nranks = nranks;
+        comm->root_count = root_count;
+        comm->is_open = true;
+        comm->layout = proxy_layout_find(0);
+    }
+    if (!comm || make_roots(comm)) {
         (void)crystal_error_set(err, ENOMEM, "communicator '%s': out of memory", name);
+        proxy_comm_destroy(comm);
         return NULL;
     }
-    comm->proxy = proxy;
-    (void)snprintf(comm->name, sizeof comm->name, "%s", name);
-    memcpy(comm->id, id, sizeof comm->id);
-    comm->magic = proxy_get_u64(id, 0);
-    comm->comm_id = crystal_nccl_hash(id, NCCL_UNIQUE_ID_BYTES);
-    comm->nranks = nranks;
-    comm->is_forged = is_forged;
-    comm->is_open = true;
-    comm->checkin_next = is_forged ? nranks : 0;
-    comm->layout = proxy_layout_find(0);
-    if (proxy_comm_find(proxy, comm->magic)) {
-        (void)crystal_error_set(err, EEXIST,
-                                "communicator '%s': its id has the magic of another "
-                                "communicator; unset NCCL_COMM_ID",
-                                name);
-        goto err_comm;
+    if (build(comm, members, err)) {
+        proxy_comm_destroy(comm);
+        return NULL;
     }
-    if (build(comm, members, err))
-        goto err_comm;
-    if (crystal_board_comm_add(proxy->board, comm->comm_id, name, find_graph_comm(comm),
-                               nranks, members, comm->is_real, err)) {
-        crystal_error_prefix(err, "communicator '%s'", name);
-        goto err_comm;
-    }
-    crystal_board_comm_await_rings(proxy->board, comm->comm_id);
     *proxy->comms_end = comm;
     proxy->comms_end = &comm->next;
-    crystal_log(CRYSTAL_LOG_DEBUG, "proxy",
-                "communicator '%s': %u of %u ranks real, %s", name, comm->real_count,
-                nranks, is_forged ? "id made here" : "joined");
     return comm;
+}
 
-err_comm:
+void proxy_comm_remove(struct proxy_comm *comm)
+{
+    struct crystal_proxy *proxy = comm->proxy;
+    struct proxy_comm **at = &proxy->comms;
+
+    while (*at != comm)
+        at = &(*at)->next;
+    *at = comm->next;
+    if (!*at)
+        proxy->comms_end = at;
     proxy_comm_destroy(comm);
-    return NULL;
+}
+
+/* Root 0 names the communicator. */
+static int put_on_board(struct proxy_comm *comm, const struct proxy_root *root,
+                        struct crystal_error *err)
+{
+    const uint64_t comm_id = crystal_nccl_hash(root->id, NCCL_UNIQUE_ID_BYTES);
+
+    if (crystal_board_comm_add(comm->proxy->board, comm_id, comm->name,
+                               find_graph_comm(comm), comm->nranks, comm->members,
+                               comm->is_real, err)) {
+        crystal_error_prefix(err, "communicator '%s'", comm->name);
+        return -err->code;
+    }
+    comm->comm_id = comm_id;
+    comm->magic = root->magic;
+    crystal_board_comm_await_rings(comm->proxy->board, comm_id);
+    crystal_log(CRYSTAL_LOG_DEBUG, "proxy",
+                "communicator '%s': %u of %u ranks real, %s", comm->name,
+                comm->real_count, comm->nranks,
+                root->is_forged ? "id made here" : "joined");
+    return 0;
+}
+
+int proxy_comm_root(struct proxy_comm *comm, uint32_t index,
+                    const uint8_t id[NCCL_UNIQUE_ID_BYTES], bool is_forged,
+                    struct crystal_error *err)
+{
+    struct proxy_root *root = &comm->roots[index];
+    const uint64_t magic = proxy_get_u64(id, 0);
+    uint32_t same;
+
+    if (proxy_comm_find_root(comm->proxy, magic, &same))
+        return crystal_error_set(err, EEXIST,
+                                 "communicator '%s': its id has the magic of another "
+                                 "communicator; unset NCCL_COMM_ID",
+                                 comm->name);
+    memcpy(root->id, id, sizeof root->id);
+    root->magic = magic;
+    root->is_forged = is_forged;
+    if (!index && put_on_board(comm, root, err))
+        return -err->code;
+    root->is_known = true;
+    return 0;
 }
 
 /* --- close --- */
@@ -346,6 +417,7 @@ void proxy_comm_destroy(struct proxy_comm *comm)
     if (!comm)
         return;
     free_arrays(comm);
+    free(comm->roots);
     free(comm);
 }
 
@@ -374,7 +446,7 @@ static bool has_unseen_real(struct proxy_comm *comm)
 void proxy_comm_close_if_done(struct proxy_comm *comm)
 {
     if (!comm->is_open || comm->open_count || comm->checkin_flying ||
-        comm->checkin_next < comm->nranks)
+        !proxy_root_is_done(comm))
         return;
     comm->is_left = true;
     if (has_unseen_real(comm))

@@ -215,11 +215,11 @@ bool proxy_conn_put(struct proxy_conn *conn, const void *bytes, size_t count)
     return true;
 }
 
-bool proxy_conn_put_handshake(struct proxy_conn *conn)
+bool proxy_conn_put_handshake(struct proxy_conn *conn, uint64_t magic)
 {
     int32_t type = PROXY_SOCKET_BOOTSTRAP;
 
-    return proxy_conn_put(conn, &conn->comm->magic, sizeof conn->comm->magic) &&
+    return proxy_conn_put(conn, &magic, sizeof magic) &&
            proxy_conn_put(conn, &type, sizeof type);
 }
 

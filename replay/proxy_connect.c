@@ -40,7 +40,7 @@ static void reply(struct proxy_comm *comm, const struct message *m, const void *
     struct proxy_conn *conn = proxy_dial(comm, PROXY_CONN_ONCE, real->peer_address);
     uint32_t envelope[2] = {m->to, m->tag};
 
-    if (conn && proxy_conn_put_handshake(conn) &&
+    if (conn && proxy_conn_put_handshake(conn, comm->magic) &&
         proxy_conn_put_frame(conn, envelope, sizeof envelope) &&
         proxy_conn_put_frame(conn, data, m->bytes))
         proxy_conn_flush(conn);

@@ -62,6 +62,7 @@ struct proxy_conn {
     enum proxy_conn_kind kind;
     uint32_t port;  /* enum proxy_port of an accepted connection */
     uint32_t crank; /* which virtual rank it addresses or comes from */
+    uint32_t root;  /* CHECKIN, ANSWER, ATROOT: index */
     bool connecting;
     bool close_when_sent;
     bool is_parked; /* PEER: complete, but waits for the sender's address */
@@ -94,12 +95,28 @@ struct proxy_gather {
 
 struct proxy_real {
     uint32_t crank;
-    uint32_t reach; /* step of an all-gather in which its slice is with us */
-    bool is_checked_in;
+    uint32_t reach;     /* step of an all-gather in which its slice is with us */
+    bool is_checked_in; /* at a root of ours, which has to answer it */
+    bool is_answered;
+    bool has_ring_address; /* by its check-in, or as a real root told us */
+    bool has_neighbour;    /* it has told the root before its own where its ring is */
     bool has_peer_address;
     uint8_t ring_address[PROXY_ADDRESS_BYTES];
     uint8_t root_address[PROXY_ADDRESS_BYTES];
     uint8_t peer_address[PROXY_ADDRESS_BYTES];
+};
+
+/* One of the roots of a communicator's bootstrap, and the block of ranks that check in
+ * there; with several roots the first rank of the next block does, too, so that the
+ * last of this one can be told where it is. */
+struct proxy_root {
+    uint8_t id[NCCL_UNIQUE_ID_BYTES];
+    uint64_t magic;
+    bool is_known, is_forged;
+    uint32_t first, count; /* cranks */
+    /* real root: how far the virtual ranks of the block have checked in there, those
+     * next to a real rank in the first round, the others in the second */
+    uint32_t edge, next;
 };
 
 /* The members of one target node, made when a clone of one of them is needed. */
@@ -116,13 +133,14 @@ struct proxy_comm {
     struct proxy_comm *next;
     struct crystal_proxy *proxy;
     char name[CRYSTAL_BOARD_NAME];
-    uint8_t id[NCCL_UNIQUE_ID_BYTES];
-    uint64_t magic;
+    struct proxy_root *roots; /* owned */
+    uint32_t root_count;
+    uint64_t magic; /* that of root 0; 0 until it is known */
     uint64_t comm_id;
     uint64_t members_hash;
     uint32_t nranks, real_count, link_count, open_count;
     uint32_t graph_channels; /* least of its real members so far; 0 = none has told */
-    bool is_forged, is_open, is_failed;
+    bool is_open, is_failed;
     bool is_left; /* every link was closed by its real rank */
     const struct proxy_layout *layout;
     uint32_t *members; /* lrank by crank; owned, freed when closed */
@@ -135,9 +153,7 @@ struct proxy_comm {
     uint32_t parked_count; /* PEER connections that are parked */
     uint32_t gather_next;  /* index of the next new all-gather */
     struct proxy_node node;
-    uint32_t checkin_next; /* crank that checks in next at a real root */
-    uint32_t checkin_flying;
-    uint32_t checkin_edge; /* the same for those next to a real rank, who go first */
+    uint32_t checkin_flying; /* check-ins at real roots on their way */
     uint64_t begin_ns, setup_ns, connect_count;
 };
 
@@ -181,7 +197,7 @@ bool proxy_conn_feed(struct proxy_conn *conn, const void *bytes, size_t count);
 /* Queues bytes. Out of memory fails the communicator. Returns false then. */
 bool proxy_conn_put(struct proxy_conn *conn, const void *bytes, size_t count);
 /* Queues the handshake of a bootstrap socket: magic, type. */
-bool proxy_conn_put_handshake(struct proxy_conn *conn);
+bool proxy_conn_put_handshake(struct proxy_conn *conn, uint64_t magic);
 /* Queues a message of the bootstrap: size, bytes. */
 bool proxy_conn_put_frame(struct proxy_conn *conn, const void *bytes, uint32_t count);
 void proxy_conn_flush(struct proxy_conn *conn);
@@ -206,15 +222,25 @@ void proxy_conn_handle(struct proxy_conn *conn);
 
 /* --- proxy_comm.c --- */
 
+/* Without any id; in the proxy's list. */
 struct proxy_comm *proxy_comm_create(struct crystal_proxy *proxy, const char *name,
-                                     uint32_t nranks, const uint32_t *members,
-                                     const uint8_t id[NCCL_UNIQUE_ID_BYTES],
-                                     bool is_forged, struct crystal_error *err);
+                                     uint32_t root_count, uint32_t nranks,
+                                     const uint32_t *members,
+                                     struct crystal_error *err);
+/* Takes it out of the list. */
+void proxy_comm_remove(struct proxy_comm *comm);
+/* A root's id is known; with that of root 0 the communicator comes on the board. */
+int proxy_comm_root(struct proxy_comm *comm, uint32_t index,
+                    const uint8_t id[NCCL_UNIQUE_ID_BYTES], bool is_forged,
+                    struct crystal_error *err);
 void proxy_comm_destroy(struct proxy_comm *comm);
 /* Where every real member has left and every virtual one has checked in: closes its
  * connections and frees what only an open communicator needs. */
 void proxy_comm_close_if_done(struct proxy_comm *comm);
 struct proxy_comm *proxy_comm_find(struct crystal_proxy *proxy, uint64_t magic);
+/* The one that has a root with this magic. */
+struct proxy_comm *proxy_comm_find_root(struct crystal_proxy *proxy, uint64_t magic,
+                                        uint32_t *ret_index);
 /* Index of a real member, PROXY_NONE for a virtual one or none. */
 uint32_t proxy_comm_real(const struct proxy_comm *comm, uint32_t crank);
 bool proxy_comm_is_virtual(const struct proxy_comm *comm, uint32_t crank);
@@ -249,8 +275,12 @@ void proxy_rings_learn(struct proxy_comm *comm, const struct proxy_gather *gathe
 
 void proxy_root_checkin(struct proxy_conn *conn); /* incoming, we are the root */
 void proxy_root_answer(struct proxy_conn *conn);  /* incoming, from a real root */
-/* Checks in more virtual ranks at the real root. */
+/* Checks in more virtual ranks at real roots. */
 void proxy_root_pump(struct proxy_comm *comm);
+/* Root 0 is known: answers who has checked in before. */
+void proxy_root_settle(struct proxy_comm *comm);
+/* No virtual rank has to check in any more. */
+bool proxy_root_is_done(const struct proxy_comm *comm);
 /* The real root is gone. Once the real ranks are set up nobody needs it: the check-ins
  * that are left are given up, false. */
 bool proxy_root_is_missed(struct proxy_comm *comm);

@@ -147,6 +147,7 @@ int boot_open(struct boot_rank *r, const uint8_t id[128], int crank, int nranks)
     r->nranks = nranks;
     memcpy(&r->magic, id, sizeof r->magic);
     memcpy(&r->root, id + 8, sizeof r->root);
+    r->root_magic = r->magic;
     r->next_fd = r->previous_fd = -1;
     r->ring_listener = listener(&r->ring_at);
     r->root_listener = listener(&r->root_at);
@@ -179,7 +180,28 @@ void boot_close(struct boot_rank *r)
         r->peer_listener = r->plugin_listener = -1;
 }
 
-int boot_checkin(struct boot_rank *r, uint32_t bytes, int nroots)
+int boot_block(int index, int count, int nranks)
+{
+    int each = nranks / count, more = nranks % count;
+
+    return index * each + (index < more ? index : more);
+}
+
+void boot_roots(struct boot_rank *r, const uint8_t (*ids)[128], int count)
+{
+    while (r->crank >= boot_block(r->iroot + 1, count, r->nranks))
+        r->iroot++;
+    memcpy(&r->root_magic, ids[r->iroot], sizeof r->root_magic);
+    memcpy(&r->root, ids[r->iroot] + 8, sizeof r->root);
+    if (count == 1 || r->crank != boot_block(r->iroot, count, r->nranks))
+        return;
+    r->before_iroot = (r->iroot + count - 1) % count;
+    r->before_rank = r->crank ? r->crank : r->nranks;
+    memcpy(&r->before_magic, ids[r->before_iroot], sizeof r->before_magic);
+    memcpy(&r->before, ids[r->before_iroot] + 8, sizeof r->before);
+}
+
+static int checkin(struct boot_rank *r, uint32_t bytes, int nroots, int is_before)
 {
     struct {
         int rank, nranks, iroot, nroots;
@@ -190,12 +212,14 @@ int boot_checkin(struct boot_rank *r, uint32_t bytes, int nroots)
     int fd;
 
     memset(&info, 0, sizeof info);
-    info.rank = r->crank;
+    info.rank = is_before ? r->before_rank : r->crank;
     info.nranks = r->nranks;
+    info.iroot = is_before ? r->before_iroot : r->iroot;
     info.nroots = nroots;
     info.root_at = r->root_at;
     memcpy(info.connect, &r->ring_at, sizeof r->ring_at);
-    fd = greet(r->magic, &r->root);
+    fd =
+        is_before ? greet(r->before_magic, &r->before) : greet(r->root_magic, &r->root);
     if (fd < 0)
         return FAIL(r, "no root");
     if (write_frame(fd, &info, (int)bytes)) {
@@ -206,11 +230,18 @@ int boot_checkin(struct boot_rank *r, uint32_t bytes, int nroots)
     return 0;
 }
 
+int boot_checkin(struct boot_rank *r, uint32_t bytes, int nroots)
+{
+    if (checkin(r, bytes, nroots, 0))
+        return -1;
+    return r->before_rank ? checkin(r, bytes, nroots, 1) : 0;
+}
+
 int boot_connect_ring(struct boot_rank *r)
 {
     char answer[128];
     union boot_address next;
-    int fd = welcome(r->magic, r->root_listener);
+    int fd = welcome(r->root_magic, r->root_listener);
 
     if (fd < 0 || read_frame(fd, answer, sizeof answer)) {
         if (fd >= 0)
@@ -228,9 +259,9 @@ int boot_connect_ring(struct boot_rank *r)
     return 0;
 }
 
-int boot_ring(struct boot_rank *r)
+int boot_ring(struct boot_rank *r, int nroots)
 {
-    return boot_checkin(r, 172, 1) || boot_connect_ring(r) ? -1 : 0;
+    return boot_checkin(r, 172, nroots) || boot_connect_ring(r) ? -1 : 0;
 }
 
 /* --- all-gather --- */
@@ -374,6 +405,7 @@ int boot_root_open(struct boot_root *root, uint8_t id[128], int nranks)
 
     memset(root, 0, sizeof *root);
     root->nranks = nranks;
+    root->count = 1;
     root->listener = listener(&at);
     if (root->listener < 0 ||
         getrandom(&root->magic, sizeof root->magic, 0) != sizeof root->magic)
@@ -387,16 +419,19 @@ int boot_root_open(struct boot_root *root, uint8_t id[128], int nranks)
 void *boot_root_run(void *argument)
 {
     struct boot_root *root = argument;
+    const int first = boot_block(root->index, root->count, root->nranks);
+    const int block = boot_block(root->index + 1, root->count, root->nranks) - first;
+    const int n = block + (root->count > 1);
     struct info {
         int rank, nranks, iroot, nroots;
         union boot_address root_at;
         char connect[128];
         int is_here;
-    } *all = calloc((size_t)root->nranks, sizeof *all);
+    } *all = calloc((size_t)n, sizeof *all);
 
-    for (int i = 0; all && i < root->nranks; i++) {
+    for (int i = 0; all && i < n; i++) {
         struct info in;
-        int fd, n = root->nranks;
+        int fd;
 
         if (root->is_brief && all[0].is_here && all[1].is_here && all[n - 1].is_here) {
             free(all);
@@ -406,7 +441,9 @@ void *boot_root_run(void *argument)
         if (fd < 0 || read_frame(fd, &in, 172))
             break;
         close(fd);
-        if (in.rank < 0 || in.rank >= n || in.nranks != n || all[in.rank].is_here)
+        in.rank -= first;
+        if (in.rank < 0 || in.rank >= n || in.nranks != root->nranks ||
+            in.iroot != root->index || in.nroots != root->count || all[in.rank].is_here)
             break;
         in.is_here = 1;
         all[in.rank] = in;
@@ -414,7 +451,7 @@ void *boot_root_run(void *argument)
         for (int k = 0; k < 2; k++) { /* this rank, and the one before it */
             int r = (in.rank + n - k) % n, next = (r + 1) % n;
 
-            if (!all[r].is_here || !all[next].is_here || (k && r == next))
+            if (r >= block || !all[r].is_here || !all[next].is_here || (k && r == next))
                 continue;
             fd = greet(root->magic, &all[r].root_at);
             if (fd < 0 || write_frame(fd, all[next].connect, 128))

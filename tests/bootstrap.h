@@ -31,7 +31,13 @@ struct boot_pending { /* a message that came before anybody asked for it */
 struct boot_rank {
     int crank, nranks;
     uint64_t magic;
+    uint64_t root_magic;
     union boot_address root;
+    int iroot;
+    /* the first of a block: the root before its own, and what it is there */
+    uint64_t before_magic;
+    union boot_address before;
+    int before_rank, before_iroot; /* rank 0: none */
     int ring_listener, root_listener, peer_listener, plugin_listener;
     union boot_address ring_at, root_at, peer_at, plugin_at;
     int next_fd, previous_fd;
@@ -43,8 +49,12 @@ struct boot_rank {
 /* Listeners at 127.0.0.1. */
 int boot_open(struct boot_rank *r, const uint8_t id[128], int crank, int nranks);
 void boot_close(struct boot_rank *r);
+/* After boot_open with the first id: there are count roots. */
+void boot_roots(struct boot_rank *r, const uint8_t (*ids)[128], int count);
+/* The first rank of a root's block; index = count: nranks. */
+int boot_block(int index, int count, int nranks);
 /* Check-in, the root's answer, ring. */
-int boot_ring(struct boot_rank *r);
+int boot_ring(struct boot_rank *r, int nroots);
 /* Steps of it, for tests that stop in between. */
 int boot_checkin(struct boot_rank *r, uint32_t bytes, int nroots);
 int boot_connect_ring(struct boot_rank *r);
@@ -57,12 +67,14 @@ int boot_receive(struct boot_rank *r, int peer, int tag, void *data, int size);
 struct boot_root {
     int listener;
     int nranks;
+    int index,
+        count; /* which of how many roots; set after open where there are several */
     uint64_t magic;
     int is_brief;      /* serves rank 0, then takes no more check-ins but stays */
     int checkin_count; /* after run */
 };
 int boot_root_open(struct boot_root *root, uint8_t id[128], int nranks);
-/* Thread function: takes nranks check-ins, answers each. */
+/* Thread function: takes the check-ins of its block, answers each. */
 void *boot_root_run(void *root);
 
 int boot_dial(const union boot_address *to);

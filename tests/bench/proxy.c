@@ -80,7 +80,7 @@ static double set_up(const uint8_t id[128])
     int version = 22809, chain[8] = {0, 0, -1, -1, 0, 0, 0, -1};
     double begin = now_s();
 
-    if (!all || boot_open(&r, id, 0, N) || boot_ring(&r))
+    if (!all || boot_open(&r, id, 0, N) || boot_ring(&r, 1))
         die("no ring");
     slice_set(all, 120, 0, &r.peer_at, 28);
     if (boot_gather(&r, all, 120))

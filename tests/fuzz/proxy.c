@@ -127,6 +127,7 @@ static struct proxy_comm *make_comm(struct crystal_proxy *proxy,
     uint32_t members[16], n = 2 + data[0] % 15;
     uint8_t id[NCCL_UNIQUE_ID_BYTES] = {1, 2, 3, 4};
     struct crystal_error err = {0};
+    struct proxy_comm *comm;
     static uint32_t salt;
 
     layout->lrank_count = 16;
@@ -140,7 +141,12 @@ static struct proxy_comm *make_comm(struct crystal_proxy *proxy,
     memcpy(id + 4, &salt, sizeof salt);
     id[8] = 2; /* AF_INET */
     id[11] = 1;
-    return proxy_comm_create(proxy, "fuzz", n, members, id, data[3] & 1, &err);
+    comm = proxy_comm_create(proxy, "fuzz", 1, n, members, &err);
+    if (comm && proxy_comm_root(comm, 0, id, data[3] & 1, &err)) {
+        proxy_comm_remove(comm);
+        return NULL;
+    }
+    return comm;
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
@@ -164,7 +170,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     comm = make_comm(proxy, &layout, data);
     data += 4;
     size -= 4;
-    if (comm && !comm->is_forged)
+    if (comm && !comm->roots[0].is_forged)
         proxy_root_pump(comm);
     while (comm && size >= 4) {
         uint8_t role = data[0];

@@ -32,6 +32,7 @@ CHILD = os.environ.get("TORCH_RANK_CHILD", "").split(",")
 RANK = int(CHILD[0]) if CHILD[0] else FIRST
 LOCAL = RANK - FIRST
 OWN_NODES = os.environ.get("TORCH_OWN_NODES") == "1" or len(REAL) == 1
+RANKS_PER_ROOT = int(os.environ.get("TORCH_NCCL_RANKS_PER_ROOT", "128"))
 WIRE = os.environ.get("WIRE", "0,0")
 DEVICE = os.environ.get("TORCH_DEVICE", "cuda")
 BACKEND = "nccl" if DEVICE == "cuda" else "gloo"
@@ -151,27 +152,38 @@ class Ids:
 
     def __init__(self, node, store):
         self.node, self.store = node, store
-        self.prepare("0", "default_pg/0//%s//0" % DEVICE, list(range(N)))
+        self.prepare("0", "default_pg/0//%s//" % DEVICE, list(range(N)))
         make, world = dist.new_group, dist.distributed_c10d._world
 
         def new_group(ranks=None, *args, **more):
             ranks = sorted(ranks) if ranks is not None else list(range(N))
             name = str(world.group_count)
             if RANK in ranks and len(ranks) > 1:
-                self.prepare(name, "default_pg/0//%s//%s//0" % (name, DEVICE), ranks)
+                self.prepare(name, "default_pg/0//%s//%s//" % (name, DEVICE), ranks)
             return make(ranks, *args, **more)
 
         dist.new_group = new_group
 
-    def prepare(self, name, key, ranks):
-        """The id of a group whose first rank is virtual is made by its first real one;
+    def prepare(self, name, prefix, ranks):
+        """A large group has several roots, each the first rank of a block."""
+        n = len(ranks)
+        roots = -(-n // RANKS_PER_ROOT) if DEVICE == "cuda" else 1
+        if roots == 1:
+            self.prepare_id("c" + name, prefix + "0", ranks, ranks[0])
+        for i in range(roots if roots > 1 else 0):
+            key = prefix + "UniqueNCCLID:%d" % i
+            self.prepare_id("/" + key, key, ranks,
+                            ranks[i * (n // roots) + min(i, n % roots)])
+
+    def prepare_id(self, name, key, ranks, setter):
+        """An id that a virtual rank would set is made by the group's first real one;
         that of another is watched for."""
-        if ranks[0] == RANK:
+        if setter == RANK:
             threading.Thread(target=self.watch, args=(name, key, ranks),
                              daemon=True).start()
-        if ranks[0] in REAL or min(r for r in ranks if r in REAL) != RANK:
+        if setter in REAL or min(r for r in ranks if r in REAL) != RANK:
             return
-        digits = self.node.world if name == "0" else self.node.ask(
+        digits = self.node.world if name == "c0" else self.node.ask(
             "forge %s %s" % (name, rank_list(ranks))).split()[2]
         self.store.set(key, bytes.fromhex(digits))
 
@@ -333,8 +345,7 @@ def main():
         CRYSTAL_LRANK=str(RANK), RANK=str(RANK),
         WORLD_SIZE=str(N), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(store.port),
         NCCL_HOSTID="host%d" % (RANK if OWN_NODES else FIRST),
-        TORCHELASTIC_USE_AGENT_STORE="True",
-        TORCH_NCCL_RANKS_PER_ROOT=os.environ.get("TORCH_NCCL_RANKS_PER_ROOT", "1000000"))
+        TORCHELASTIC_USE_AGENT_STORE="True")
     if node.board:
         os.environ["CRYSTAL_BOARD"] = node.board
     else:

@@ -189,12 +189,55 @@ static void abandoned_directories(void)
     close(lock);
 }
 
+/* A large group's ids, each under a key of its own, are those of one communicator. */
+static void several_roots(void)
+{
+    enum { N = 300 };
+    static uint32_t members[N], real = 5;
+    struct crystal_layout large = {
+        .lrank_count = N, .ranks_per_node = 1, .sandbox = &real, .sandbox_count = 1};
+    struct crystal_node_config config = {.job_dir = ".", .layout = &large};
+    struct crystal_error err = {0};
+    struct crystal_node *node = crystal_node_create(&config, &err);
+    struct crystal_board *board;
+    struct crystal_board_comm *entry;
+    uint8_t ids[3][128];
+    char key[64];
+
+    CHECK(node != NULL);
+    if (!node)
+        return;
+    board = crystal_board_open(crystal_node_board_path(node), &err);
+    for (uint32_t i = 0; i < N; i++)
+        members[i] = i;
+    for (int i = 2; i >= 0; i--) {
+        CHECK(!board || crystal_board_comm_at(board, 0) == NULL); /* root 0 names it */
+        snprintf(key, sizeof key, "/default_pg/0//cuda//UniqueNCCLID:%d", i);
+        CHECK_EQ(crystal_node_comm(node, 1, ids[i], key, N, members, &err), 0);
+    }
+    CHECK(memcmp(ids[0], ids[1], 8) != 0 && memcmp(ids[1], ids[2], 8) != 0);
+    entry = board ? crystal_board_comm_at(board, 0) : NULL;
+    CHECK(entry != NULL && entry->nranks == N);
+    if (entry)
+        CHECK_STR(entry->name, "/default_pg/0//cuda//UniqueNCCLID:0");
+    if (entry)
+        CHECK_EQ(entry->comm_id, crystal_nccl_hash(ids[0], 128));
+    CHECK(!board || crystal_board_comm_at(board, 1) == NULL);
+    CHECK_EQ(crystal_node_comm(node, 1, ids[2], "/default_pg/0//cuda//UniqueNCCLID:3",
+                               N, members, &err),
+             -EINVAL);
+    CHECK_HAS(err.text, "root 3 of 3");
+    crystal_board_destroy(board);
+    crystal_node_destroy(node);
+}
+
 int main(void)
 {
     check_begin();
     CHECK_RUN(directory_and_board);
     CHECK_RUN(status_is_the_boards_abort);
     CHECK_RUN(run_yaml);
+    CHECK_RUN(several_roots);
     CHECK_RUN(abandoned_directories);
     return check_end();
 }

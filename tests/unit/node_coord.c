@@ -64,7 +64,7 @@ static void set_up(const uint8_t *id, int crank, int nranks)
     int version = 22809;
 
     CHECK_EQ(boot_open(&r, id, crank, nranks), 0);
-    CHECK_EQ(boot_ring(&r), 0);
+    CHECK_EQ(boot_ring(&r, 1), 0);
     for (int g = 0; g < 3; g++) {
         uint8_t *own = all + (size_t)crank * (size_t)sizes[g];
 

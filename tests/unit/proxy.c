@@ -17,6 +17,7 @@
 #include <time.h>
 
 #define REAL_MAX      64
+#define ROOTS_MAX     8
 #define RING_CHANNELS 2 /* that a search found; the rings of odd ones go backwards */
 
 /* A node's service without the node: board, layout, proxy. */
@@ -71,6 +72,8 @@ struct world {
     uint32_t n;
     uint32_t *members; /* lrank by crank */
     uint8_t id[128];
+    const uint8_t (*ids)[128]; /* where there are several roots; id is the first */
+    uint32_t root_count;
     pthread_barrier_t barrier; /* all real ranks */
     uint32_t real_count;
     int is_regular; /* every target node has the same local ranks */
@@ -513,8 +516,8 @@ static void *client_run(void *argument)
 {
     struct client *c = argument;
 
-    c->code = boot_ring(&c->rank) || gather_addresses(c) || gather_peers(c) ||
-              gather_topology(c) || gather_flags(c) || exchanges(c);
+    c->code = boot_ring(&c->rank, (int)c->world->root_count) || gather_addresses(c) ||
+              gather_peers(c) || gather_topology(c) || gather_flags(c) || exchanges(c);
     if (c->rank.pending && !c->code)
         c->code = WRONG(c, "a message that nobody asked for is left");
     pthread_barrier_wait(&c->world->barrier);
@@ -526,6 +529,8 @@ static void begin(struct world *w, struct client *clients)
 {
     uint32_t k = 0;
 
+    if (!w->root_count)
+        w->root_count = 1;
     for (uint32_t i = 0; i < w->n; i++)
         w->real_count += is_real(w, i) ? 1 : 0;
     (void)pthread_barrier_init(&w->barrier, NULL, w->real_count);
@@ -533,6 +538,8 @@ static void begin(struct world *w, struct client *clients)
         if (is_real(w, i)) {
             clients[k].world = w;
             CHECK_EQ(boot_open(&clients[k].rank, w->id, (int)i, (int)w->n), 0);
+            if (w->root_count > 1)
+                boot_roots(&clients[k].rank, w->ids, (int)w->root_count);
             CHECK_EQ(pthread_create(&clients[k].thread, NULL, client_run, &clients[k]),
                      0);
             k++;
@@ -650,6 +657,92 @@ static void world_of(uint32_t n, uint32_t per_node, uint32_t first, uint32_t cou
         what);
     place_close(&p);
     free(members);
+}
+
+/* A communicator of several roots: those of virtual ranks are made by the proxy. With
+ * is_late the real ranks begin before the proxy knows the id that a real rank 0 made.
+ */
+static void roots_of(uint32_t n, uint32_t roots, uint32_t first, uint32_t count,
+                     int is_late)
+{
+    uint32_t real[REAL_MAX], *members = identity(n);
+    struct client *clients = calloc(REAL_MAX, sizeof *clients);
+    static uint8_t ids[ROOTS_MAX][128];
+    struct boot_root own[ROOTS_MAX];
+    pthread_t threads[ROOTS_MAX];
+    int is_own[ROOTS_MAX] = {0};
+    struct timespec pause = {.tv_nsec = 50000000};
+    struct place p;
+    struct world w = {.place = &p,
+                      .n = n,
+                      .members = members,
+                      .ids = (const uint8_t(*)[128])ids,
+                      .root_count = roots};
+    char what[80];
+
+    for (uint32_t i = 0; i < count; i++)
+        real[i] = first + i;
+    snprintf(what, sizeof what, "%u roots, real %u-%u%s", roots, first,
+             first + count - 1, is_late ? ", late" : "");
+    place_open(&p, n, 1, real, count);
+    for (uint32_t i = roots; i-- > 0;) { /* root 0 comes last */
+        uint32_t maker = (uint32_t)boot_block((int)i, (int)roots, (int)n);
+
+        is_own[i] = maker >= first && maker < first + count;
+        if (is_own[i]) {
+            CHECK_EQ(boot_root_open(&own[i], ids[i], (int)n), 0);
+            own[i].index = (int)i;
+            own[i].count = (int)roots;
+            CHECK_EQ(pthread_create(&threads[i], NULL, boot_root_run, &own[i]), 0);
+        } else {
+            CHECK_EQ(crystal_proxy_forge_root(p.proxy, "several", i, roots, n, members,
+                                              ids[i], NULL),
+                     0);
+        }
+        if (is_own[i] && !(is_late && i == 0))
+            CHECK_EQ(crystal_proxy_join_root(p.proxy, ids[i], "several", i, roots, n,
+                                             members, NULL),
+                     0);
+    }
+    memcpy(w.id, ids[0], sizeof w.id);
+    begin(&w, clients);
+    if (is_late && is_own[0]) {
+        (void)nanosleep(&pause, NULL);
+        CHECK_EQ(crystal_proxy_join_root(p.proxy, ids[0], "several", 0, roots, n,
+                                         members, NULL),
+                 0);
+    }
+    end(&w, clients, what);
+    for (uint32_t i = 0; i < roots; i++)
+        if (is_own[i]) {
+            (void)pthread_join(threads[i], NULL);
+            CHECK_EQ(own[i].checkin_count, boot_block((int)i + 1, (int)roots, (int)n) -
+                                               boot_block((int)i, (int)roots, (int)n) +
+                                               1);
+        }
+    wait_closed(&p);
+    check_healthy(&p, what);
+    place_close(&p);
+    free(clients);
+    free(members);
+}
+
+static void several_roots(void)
+{
+    roots_of(64, 4, 0, 1, 0); /* rank 0 real: root 0 is */
+    roots_of(64, 4, 0, 1, 1);
+    roots_of(64, 4, 5, 1, 0);  /* no root is real */
+    roots_of(64, 4, 16, 1, 0); /* root 1 */
+    roots_of(64, 4, 15, 1, 0); /* the last of a block */
+    roots_of(64, 4, 63, 1, 0);
+    roots_of(64, 4, 14, 4, 0); /* over the border of two blocks */
+    roots_of(64, 4, 0, 16, 1); /* a whole block */
+    roots_of(64, 4, 8, 32, 0);
+    roots_of(67, 5, 0, 2, 0); /* blocks of 14 and 13 */
+    roots_of(67, 5, 26, 3, 0);
+    roots_of(1024, 8, 0, 8, 0);
+    roots_of(3, 3, 0, 1, 0); /* a root each */
+    roots_of(3, 3, 1, 2, 0);
 }
 
 static void one_real_rank(void)
@@ -854,7 +947,7 @@ static void dies_in_bootstrap(void)
     struct place p;
 
     fail_open(&p, &r, id); /* right after the ring */
-    CHECK_EQ(boot_ring(&r), 0);
+    CHECK_EQ(boot_ring(&r, 1), 0);
     boot_close(&r);
     expect_failure(&p,
                    "logical rank 2 (rank 2) left in all-gather 0 of its set-up; see "
@@ -862,7 +955,7 @@ static void dies_in_bootstrap(void)
     fail_close(&p, &r);
 
     fail_open(&p, &r, id); /* between two all-gathers */
-    CHECK_EQ(boot_ring(&r), 0);
+    CHECK_EQ(boot_ring(&r, 1), 0);
     memcpy(slices + 2 * 120, &r.peer_at, 28);
     CHECK_EQ(boot_gather(&r, slices, 120), 0);
     boot_close(&r);
@@ -924,7 +1017,7 @@ static void wrong_sizes(void)
 
     fail_open(&p, &r, id);
     CHECK_EQ(boot_checkin(&r, 172, 2), 0);
-    expect_failure(&p, "set TORCH_NCCL_RANKS_PER_ROOT");
+    expect_failure(&p, "leave TORCH_NCCL_RANKS_PER_ROOT unset");
     fail_close(&p, &r);
 
     fail_open(&p, &r, id);
@@ -940,14 +1033,14 @@ static void wrong_sizes(void)
     fail_close(&p, &r);
 
     fail_open(&p, &r, id);
-    CHECK_EQ(boot_ring(&r), 0);
+    CHECK_EQ(boot_ring(&r, 1), 0);
     CHECK(boot_gather(&r, slices, 160) < 0);
     expect_failure(&p, "all-gather 0 of its set-up has 160 bytes per rank, NCCL 2.28.7 "
                        "to 2.28.9 has 120");
     fail_close(&p, &r);
 
     fail_open(&p, &r, id);
-    CHECK_EQ(boot_ring(&r), 0);
+    CHECK_EQ(boot_ring(&r, 1), 0);
     memcpy(slices + 2 * 120, &r.peer_at, 28);
     CHECK_EQ(boot_gather(&r, slices, 120), 0);
     slices[2 * 120] = 2;
@@ -1037,6 +1130,7 @@ int main(void)
     check_begin();
     CHECK_RUN(one_real_rank);
     CHECK_RUN(blocks_of_real_ranks);
+    CHECK_RUN(several_roots);
     CHECK_RUN(runs_of_real_ranks);
     CHECK_RUN(any_subset_in_any_order);
     CHECK_RUN(several_at_once);
