@@ -1,135 +1,39 @@
 /* A client's connection to the coordinator: see coord_client.h for the calls and
- * message.h for the bytes.
+ * message.h for the bytes; the table of expected answers is in coord_pending.c, the
+ * reader thread in coord_reader.c.
  *
- * Callers send under send_lock and register what they expect in a table of pending
- * answers; the reader thread fills the answers in, results straight into the callers'
- * buffers, and wakes whoever waits. A stop or a lost connection is remembered as one
- * sentence and ends every present and later call.
+ * Callers send under send_lock and register what they expect; the reader fills the
+ * answers in, results straight into the callers' buffers, and wakes whoever waits. A
+ * stop or a lost connection is remembered as one sentence and ends every present and
+ * later call.
  */
 #include "config.h"
 
-#include "runtime/coord_client.h"
+#include "runtime/coord_client_state.h"
 
 #include "runtime/coord_dial.h"
-#include "runtime/log.h"
 
 #include <errno.h>
 #include <pthread.h>
 #include <signal.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
 
-#define WAITING_MS     300 /* a wait that lasts longer is told to the coordinator */
-#define ANSWER_MAX     65536
-#define PENDING_CHAINS 64 /* a power of two */
+#define WAITING_MS 300 /* a wait that lasts longer is told to the coordinator */
 
-struct pending_recv {
-    void *recv;
-    uint64_t bytes;
-};
-
-/* One expected answer; owned by the table, or by its waiter once it is taken out. */
-struct pending {
-    struct pending *next;
-    uint32_t request;
-    uint16_t type; /* of the answer */
-    int done;
-    struct pending_recv *recvs; /* RESULT: where the results go */
-    uint32_t recv_count;
-    uint8_t *answer; /* other types: the body */
-    size_t answer_bytes;
-};
-
-struct crystal_client {
-    int fd;
-    pthread_t reader;
-    pthread_mutex_t send_lock; /* one message at a time */
-    pthread_mutex_t lock;      /* everything below */
-    pthread_cond_t changed;
-    uint32_t next_request;
-    struct pending *chains[PENDING_CHAINS];
-    int stopped; /* 0 no, else a positive errno: no call succeeds any more */
-    int stopped_well;
-    char sentence[CRYSTAL_ERROR_TEXT_BYTES];
-    crystal_client_comm_id_fn comm_id_fn;
-    void *comm_id_context;
-    int comm_id_busy;        /* the reader is in comm_id_fn */
-    int (*is_blocked)(void); /* constant after the first wait; NULL: always */
-};
-
-/* --- state, with lock held --- */
-
-static void stop_locked(struct crystal_client *c, int well, const char *sentence)
-{
-    if (!c->stopped) {
-        c->stopped = ECANCELED;
-        c->stopped_well = well;
-        (void)snprintf(c->sentence, sizeof c->sentence, "%s", sentence);
-    }
-    pthread_cond_broadcast(&c->changed);
-}
-
-static int stopped_error(const struct crystal_client *c, struct crystal_error *err)
+int crystal_client_stopped(const struct crystal_client *c, struct crystal_error *err)
 {
     return crystal_error_set(err, c->stopped, "%s", c->sentence);
 }
 
-static struct pending *pending_find(struct crystal_client *c, uint32_t request)
-{
-    struct pending *p = c->chains[request % PENDING_CHAINS];
-
-    while (p && p->request != request)
-        p = p->next;
-    return p;
-}
-
-static void pending_unlink(struct crystal_client *c, struct pending *gone)
-{
-    struct pending **at = &c->chains[gone->request % PENDING_CHAINS];
-
-    while (*at && *at != gone)
-        at = &(*at)->next;
-    if (*at)
-        *at = gone->next;
-}
-
-static void pending_free(struct pending *p)
-{
-    if (!p)
-        return;
-    free(p->recvs);
-    free(p->answer);
-    free(p);
-}
-
-/* Registers an expected answer and gives it a number. */
-static int pending_add(struct crystal_client *c, struct pending *p,
-                       struct crystal_error *err)
-{
-    int rc = 0;
-
-    pthread_mutex_lock(&c->lock);
-    if (c->stopped) {
-        rc = stopped_error(c, err);
-    } else {
-        do
-            p->request = c->next_request++;
-        while (p->request == 0 || pending_find(c, p->request));
-        p->next = c->chains[p->request % PENDING_CHAINS];
-        c->chains[p->request % PENDING_CHAINS] = p;
-    }
-    pthread_mutex_unlock(&c->lock);
-    return rc;
-}
-
 /* --- sending --- */
 
-static int send_raw(struct crystal_client *c, unsigned type, uint32_t request,
-                    struct iovec *body, size_t body_count, struct crystal_error *err)
+int crystal_client_send(struct crystal_client *c, unsigned type, uint32_t request,
+                        struct iovec *body, size_t body_count,
+                        struct crystal_error *err)
 {
     int rc;
 
@@ -145,7 +49,7 @@ static int send_message(struct crystal_client *c, unsigned type, uint32_t reques
                         struct iovec *body, size_t body_count,
                         struct crystal_error *err)
 {
-    int rc = send_raw(c, type, request, body, body_count, err);
+    int rc = crystal_client_send(c, type, request, body, body_count, err);
 
     if (rc == 0 || rc == -EMSGSIZE)
         return rc;
@@ -153,7 +57,7 @@ static int send_message(struct crystal_client *c, unsigned type, uint32_t reques
     pthread_mutex_lock(&c->lock);
     while (!c->stopped)
         pthread_cond_wait(&c->changed, &c->lock);
-    rc = stopped_error(c, err);
+    rc = crystal_client_stopped(c, err);
     pthread_mutex_unlock(&c->lock);
     return rc;
 }
@@ -162,232 +66,7 @@ static int send_text(struct crystal_client *c, unsigned type, const char *text)
 {
     struct iovec body = {(void *)(uintptr_t)text, strlen(text)};
 
-    return send_raw(c, type, 0, &body, 1, NULL);
-}
-
-/* --- the reader thread --- */
-
-static int read_text(struct crystal_client *c, uint32_t bytes, char *text,
-                     size_t text_bytes, struct crystal_error *err)
-{
-    char rest[256];
-    size_t keep = bytes < text_bytes - 1 ? bytes : text_bytes - 1;
-    int rc = crystal_message_receive(c->fd, text, keep, err);
-
-    text[rc < 0 ? 0 : keep] = '\0';
-    for (size_t left = bytes - keep; rc == 0 && left;) {
-        size_t part = left < sizeof rest ? left : sizeof rest;
-
-        rc = crystal_message_receive(c->fd, rest, part, err);
-        left -= part;
-    }
-    return rc;
-}
-
-static int bad_answer(struct crystal_error *err, unsigned type)
-{
-    return crystal_error_set(err, EBADMSG,
-                             "coordinator: message of type %u does not fit what was "
-                             "asked",
-                             type);
-}
-
-/* Fills the buffers of a RESULT. p stays valid: only its waiter frees it, when it is
- * done or all is stopped, and the reader reads nothing after a stop. */
-static int read_result(struct crystal_client *c, struct pending *p, uint64_t left,
-                       struct crystal_error *err)
-{
-    uint32_t count;
-    int rc;
-
-    if (left < sizeof count)
-        return bad_answer(err, CRYSTAL_MSG_RESULT);
-    rc = crystal_message_receive(c->fd, &count, sizeof count, err);
-    left -= sizeof count;
-    if (rc == 0 && count != p->recv_count)
-        return bad_answer(err, CRYSTAL_MSG_RESULT);
-    for (uint32_t i = 0; rc == 0 && i < count; i++) {
-        uint64_t bytes;
-
-        if (left < sizeof bytes)
-            return bad_answer(err, CRYSTAL_MSG_RESULT);
-        rc = crystal_message_receive(c->fd, &bytes, sizeof bytes, err);
-        left -= sizeof bytes;
-        if (rc < 0)
-            return rc;
-        if (bytes != p->recvs[i].bytes || bytes > left)
-            return bad_answer(err, CRYSTAL_MSG_RESULT);
-        rc = crystal_message_receive(c->fd, p->recvs[i].recv, (size_t)bytes, err);
-        left -= bytes;
-    }
-    if (rc == 0 && left)
-        return bad_answer(err, CRYSTAL_MSG_RESULT);
-    return rc;
-}
-
-static int read_answer(struct crystal_client *c,
-                       const struct crystal_message_head *head,
-                       struct crystal_error *err)
-{
-    struct pending *p;
-    int rc;
-
-    pthread_mutex_lock(&c->lock);
-    p = pending_find(c, head->request);
-    pthread_mutex_unlock(&c->lock);
-    if (!p || p->done || p->type != head->type)
-        return bad_answer(err, head->type);
-    if (head->type == CRYSTAL_MSG_RESULT) {
-        rc = read_result(c, p, head->body_bytes, err);
-    } else {
-        if (head->body_bytes > ANSWER_MAX)
-            return bad_answer(err, head->type);
-        p->answer = malloc(head->body_bytes + 1);
-        if (!p->answer)
-            return crystal_error_set(err, ENOMEM, "coordinator: out of memory");
-        p->answer_bytes = head->body_bytes;
-        rc = crystal_message_receive(c->fd, p->answer, head->body_bytes, err);
-    }
-    if (rc < 0)
-        return rc;
-    pthread_mutex_lock(&c->lock);
-    p->done = 1;
-    pthread_cond_broadcast(&c->changed);
-    pthread_mutex_unlock(&c->lock);
-    return 0;
-}
-
-/* COMM_ID and COMM_FORGE. The callback's failure stops the stage, not this reader. */
-static int read_comm_id(struct crystal_client *c,
-                        const struct crystal_message_head *head,
-                        struct crystal_error *err)
-{
-    struct crystal_msg_comm_id msg;
-    struct crystal_error why = {0};
-    uint8_t *body = malloc((size_t)head->body_bytes + 1);
-    struct crystal_message_cursor cursor = {body, head->body_bytes};
-    uint32_t *members = NULL;
-    char *name = NULL;
-    const void *name_at, *members_at;
-    crystal_client_comm_id_fn fn;
-    void *context;
-    int forge = head->type == CRYSTAL_MSG_COMM_FORGE;
-    int rc;
-
-    if (!body)
-        return crystal_error_set(err, ENOMEM, "coordinator: out of memory");
-    rc = crystal_message_receive(c->fd, body, head->body_bytes, err);
-    if (rc < 0)
-        goto out;
-    rc = bad_answer(err, head->type);
-    if (crystal_message_take(&cursor, &msg, sizeof msg) < 0)
-        goto out;
-    name_at = crystal_message_view(&cursor, msg.name_bytes);
-    members_at = crystal_message_view(&cursor, (uint64_t)msg.member_count * 4);
-    if (!name_at || !members_at || cursor.left_bytes)
-        goto out;
-    rc = -ENOMEM;
-    name = calloc((size_t)msg.name_bytes + 1, 1);
-    members = malloc((size_t)msg.member_count * 4 + 4);
-    if (!name || !members) {
-        (void)crystal_error_set(err, ENOMEM, "coordinator: out of memory");
-        goto out;
-    }
-    memcpy(name, name_at, msg.name_bytes);
-    memcpy(members, members_at, (size_t)msg.member_count * 4);
-
-    pthread_mutex_lock(&c->lock);
-    fn = c->comm_id_fn;
-    context = c->comm_id_context;
-    c->comm_id_busy = fn != NULL;
-    pthread_mutex_unlock(&c->lock);
-    rc = fn ? fn(context, forge, &msg, name, members, &why) : 0;
-    pthread_mutex_lock(&c->lock);
-    c->comm_id_busy = 0;
-    pthread_cond_broadcast(&c->changed);
-    pthread_mutex_unlock(&c->lock);
-    if (!fn && forge)
-        rc = crystal_error_set(&why, ENOTSUP,
-                               "agent: nothing here can make the id of '%s'", name);
-    if (rc < 0) {
-        (void)send_text(c, CRYSTAL_MSG_FAIL, crystal_error_text(&why));
-    } else if (forge) {
-        struct iovec answer = {&msg, sizeof msg};
-
-        msg.name_bytes = 0;
-        msg.member_count = 0;
-        (void)send_raw(c, CRYSTAL_MSG_FORGED, head->request, &answer, 1, NULL);
-    }
-    rc = 0;
-out:
-    free(members);
-    free(name);
-    free(body);
-    return rc;
-}
-
-static void show_notice(const char *text)
-{
-    static const char warning[] = "warning: ";
-    const int is_warning = strncmp(text, warning, sizeof warning - 1) == 0;
-
-    crystal_log(is_warning ? CRYSTAL_LOG_WARNING : CRYSTAL_LOG_INFO, "coordinator",
-                "%s", text + (is_warning ? sizeof warning - 1 : 0));
-}
-
-static int read_message(struct crystal_client *c, struct crystal_error *err)
-{
-    struct crystal_message_head head;
-    char text[CRYSTAL_ERROR_TEXT_BYTES];
-    int rc = crystal_message_receive(c->fd, &head, sizeof head, err);
-
-    if (rc == 0)
-        rc = crystal_message_head_check(&head, err);
-    if (rc < 0)
-        return rc;
-    switch (head.type) {
-    case CRYSTAL_MSG_ERROR:
-    case CRYSTAL_MSG_STOP:
-        rc = read_text(c, head.body_bytes, text, sizeof text, err);
-        if (rc < 0)
-            return rc;
-        pthread_mutex_lock(&c->lock);
-        stop_locked(c, head.type == CRYSTAL_MSG_STOP && !text[0],
-                    text[0] ? text : "coordinator: the job is over");
-        pthread_mutex_unlock(&c->lock);
-        return -ECANCELED; /* nothing after it matters */
-    case CRYSTAL_MSG_NOTICE:
-        rc = read_text(c, head.body_bytes, text, sizeof text, err);
-        if (rc == 0)
-            show_notice(text);
-        return rc;
-    case CRYSTAL_MSG_COMM_ID:
-    case CRYSTAL_MSG_COMM_FORGE:
-        return read_comm_id(c, &head, err);
-    default:
-        return read_answer(c, &head, err);
-    }
-}
-
-static void *reader_main(void *context)
-{
-    struct crystal_client *c = context;
-    struct crystal_error err = {0};
-
-    while (read_message(c, &err) == 0)
-        continue;
-    pthread_mutex_lock(&c->lock);
-    if (!c->stopped) {
-        int lost = err.code == ECONNRESET || err.code == EPIPE;
-
-        stop_locked(c, 0,
-                    lost ? "the coordinator is gone (connection lost); see its log in "
-                           "the job directory"
-                         : crystal_error_text(&err));
-        (void)shutdown(c->fd, SHUT_RDWR); /* nobody waits in send */
-    }
-    pthread_mutex_unlock(&c->lock);
-    return NULL;
+    return crystal_client_send(c, type, 0, &body, 1, NULL);
 }
 
 /* --- opening --- */
@@ -414,7 +93,7 @@ static struct crystal_client *client_create(int fd, struct crystal_error *err)
     /* The program's signals are for its own threads. */
     (void)sigfillset(&all);
     (void)pthread_sigmask(SIG_SETMASK, &all, &before);
-    rc = pthread_create(&c->reader, NULL, reader_main, c);
+    rc = pthread_create(&c->reader, NULL, crystal_client_read, c);
     (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (rc != 0) {
         (void)crystal_error_set(err, rc, "coordinator: cannot start a thread: %s",
@@ -447,16 +126,16 @@ void crystal_client_close(struct crystal_client *c)
 {
     if (!c)
         return;
-    (void)send_raw(c, CRYSTAL_MSG_BYE, 0, NULL, 0, NULL);
+    (void)crystal_client_send(c, CRYSTAL_MSG_BYE, 0, NULL, 0, NULL);
     (void)shutdown(c->fd, SHUT_RDWR); /* what was sent still arrives */
     (void)pthread_join(c->reader, NULL);
     (void)close(c->fd);
-    for (unsigned i = 0; i < PENDING_CHAINS; i++)
+    for (unsigned i = 0; i < CRYSTAL_PENDING_CHAINS; i++)
         while (c->chains[i]) {
             struct pending *p = c->chains[i];
 
             c->chains[i] = p->next;
-            pending_free(p);
+            crystal_pending_free(p);
         }
     (void)pthread_cond_destroy(&c->changed);
     (void)pthread_mutex_destroy(&c->send_lock);
@@ -495,14 +174,15 @@ static int pending_wait(struct crystal_client *c, struct pending *p,
             pthread_mutex_unlock(&c->lock);
             told = !c->is_blocked || c->is_blocked();
             if (told) /* a failure shows as stopped */
-                (void)send_raw(c, CRYSTAL_MSG_WAITING, p->request, NULL, 0, NULL);
+                (void)crystal_client_send(c, CRYSTAL_MSG_WAITING, p->request, NULL, 0,
+                                          NULL);
             deadline_in(&deadline, WAITING_MS);
             pthread_mutex_lock(&c->lock);
         }
     }
     if (!p->done)
-        rc = stopped_error(c, err);
-    pending_unlink(c, p);
+        rc = crystal_client_stopped(c, err);
+    crystal_pending_unlink(c, p);
     pthread_mutex_unlock(&c->lock);
     return rc;
 }
@@ -522,13 +202,13 @@ static int call(struct crystal_client *c, unsigned type, const void *body,
     if (!p)
         return crystal_error_set(err, ENOMEM, "coordinator: out of memory");
     p->type = (uint16_t)answer_type;
-    rc = pending_add(c, p, err);
+    rc = crystal_pending_add(c, p, err);
     if (rc < 0)
         goto out;
     rc = send_message(c, type, p->request, &iov, 1, err);
     if (rc < 0) {
         pthread_mutex_lock(&c->lock);
-        pending_unlink(c, p);
+        crystal_pending_unlink(c, p);
         pthread_mutex_unlock(&c->lock);
         goto out;
     }
@@ -537,7 +217,7 @@ static int call(struct crystal_client *c, unsigned type, const void *body,
         goto out;
     rest = p->answer_bytes - answer_bytes;
     if (p->answer_bytes < answer_bytes || (ret_rest ? rest >= rest_bytes : rest != 0)) {
-        rc = bad_answer(err, answer_type);
+        rc = crystal_client_bad_answer(err, answer_type);
         goto out;
     }
     if (answer_bytes)
@@ -547,14 +227,14 @@ static int call(struct crystal_client *c, unsigned type, const void *body,
         ret_rest[rest] = '\0';
     }
 out:
-    pending_free(p);
+    crystal_pending_free(p);
     return rc;
 }
 
 void crystal_client_blocked(struct crystal_client *c, uint32_t ticket)
 {
-    (void)send_raw(c, CRYSTAL_MSG_WAITING, ticket, NULL, 0,
-                   NULL); /* shows as stopped */
+    (void)crystal_client_send(c, CRYSTAL_MSG_WAITING, ticket, NULL, 0,
+                              NULL); /* shows as stopped */
 }
 
 void crystal_client_ask_blocked(struct crystal_client *c, int (*is_blocked)(void))
@@ -665,21 +345,21 @@ int crystal_client_post(struct crystal_client *c, const struct crystal_client_op
             body[parts++] =
                 (struct iovec){(void *)(uintptr_t)op->send, (size_t)op->op.send_bytes};
     }
-    rc = pending_add(c, p, err);
+    rc = crystal_pending_add(c, p, err);
     if (rc < 0)
         goto err_free;
     *ret_ticket = p->request;
     rc = send_message(c, CRYSTAL_MSG_OPS, p->request, body, parts, err);
     if (rc < 0) {
         pthread_mutex_lock(&c->lock);
-        pending_unlink(c, p);
+        crystal_pending_unlink(c, p);
         pthread_mutex_unlock(&c->lock);
         goto err_free;
     }
     free(body);
     return 0;
 err_free:
-    pending_free(p);
+    crystal_pending_free(p);
     free(body);
     return rc;
 }
@@ -697,12 +377,12 @@ int crystal_client_wait(struct crystal_client *c, uint32_t ticket,
     int rc;
 
     pthread_mutex_lock(&c->lock);
-    p = pending_find(c, ticket);
+    p = crystal_pending_find(c, ticket);
     pthread_mutex_unlock(&c->lock);
     if (!p)
         return no_ticket(err, ticket);
     rc = pending_wait(c, p, err);
-    pending_free(p);
+    crystal_pending_free(p);
     return rc;
 }
 
@@ -712,7 +392,7 @@ int crystal_client_poll(struct crystal_client *c, uint32_t ticket)
     int rc;
 
     pthread_mutex_lock(&c->lock);
-    p = pending_find(c, ticket);
+    p = crystal_pending_find(c, ticket);
     if (!p)
         rc = -EINVAL;
     else if (p->done)
@@ -738,7 +418,7 @@ int crystal_client_wait_stop(struct crystal_client *c, int timeout_ms,
             rc = -ETIMEDOUT;
     }
     if (c->stopped)
-        rc = c->stopped_well ? 0 : stopped_error(c, err);
+        rc = c->stopped_well ? 0 : crystal_client_stopped(c, err);
     pthread_mutex_unlock(&c->lock);
     return rc;
 }
