@@ -52,7 +52,7 @@ static const struct key {
 };
 #define KEY_COUNT (sizeof keys / sizeof keys[0])
 
-/* Keys that exist per stage; runtime/stage_rules.c reads them. */
+/* Keys that others read: runtime/stage_rules.c and inject_rules.c. */
 static const struct crystal_conf_key stage_keys[] = {
     {"stage.{capture,plan,emulate}.env.NAME", "text", "",
      "environment variable NAME of the program in that stage only"},
@@ -62,6 +62,8 @@ static const struct crystal_conf_key stage_keys[] = {
      "command that runs the program in that stage, a list or a text split at blanks"},
     {"stage.{capture,plan}.log", "file name", "",
      "where a rank's output goes, %r is the rank (default log/STAGE.%r.log)"},
+    {"inject", "list of rules", "",
+     "what absent ranks put in while ranks of --crystal-live=LIST are captured"},
 };
 #define STAGE_KEY_COUNT (sizeof stage_keys / sizeof stage_keys[0])
 
@@ -166,10 +168,24 @@ static int set_value(struct crystal_conf *conf, const struct key *key, const cha
     return -EINVAL;
 }
 
+static int apply_inject(struct crystal_conf *conf, const struct crystal_yaml_item *item,
+                        const char *path, struct crystal_error *err)
+{
+    int code = crystal_inject_rules_add(&conf->inject, item->value, err);
+
+    if (code)
+        crystal_error_prefix(err, "%s:%u:%u: inject", path, item->line, item->column);
+    return code;
+}
+
 static int apply(struct crystal_conf *conf, const struct crystal_yaml_item *item,
                  const char *path, struct crystal_error *err)
 {
-    int code = crystal_stage_rules_set(conf->stage, item->key, item->value);
+    int code;
+
+    if (strcmp(item->key, "inject[]") == 0)
+        return apply_inject(conf, item, path, err);
+    code = crystal_stage_rules_set(conf->stage, item->key, item->value);
 
     if (code == -EINVAL)
         return crystal_error_set(
@@ -220,6 +236,7 @@ int crystal_conf_read(const char *path, struct crystal_conf *ret,
 void crystal_conf_fini(struct crystal_conf *conf)
 {
     crystal_stage_rules_fini(conf->stage);
+    crystal_inject_rules_fini(&conf->inject);
     free(conf->job_dir);
     free(conf->gres_per_node);
     memset(conf, 0, sizeof *conf);

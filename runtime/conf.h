@@ -5,6 +5,7 @@
 #define CRYSTAL_CONF_H
 
 #include "runtime/error.h"
+#include "runtime/inject_rules.h"
 #include "runtime/stage_rules.h"
 
 #include <stddef.h>
@@ -20,6 +21,7 @@ struct crystal_conf {
     char *job_dir;               /* template with %u user, %x job name; owned */
     char *gres_per_node;         /* owned; empty = ask for nothing */
     struct crystal_stage_rules stage[CRYSTAL_STAGE_COUNT];
+    struct crystal_inject_rules inject;
 };
 
 /* Defaults, then path over them (NULL: defaults only). Unknown keys, bad values and

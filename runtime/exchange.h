@@ -50,7 +50,8 @@ crystal_exchange_create(const struct crystal_layout *layout,
 void crystal_exchange_destroy(struct crystal_exchange *x);
 
 /* The layout's only live rank runs by itself: whatever others contribute is injected,
- * see exchange_inject.c. inject is borrowed until destroy. Before the first join. */
+ * see exchange_inject.c, by the rules of the layout. inject is borrowed until destroy.
+ * Before the first join. */
 struct crystal_inject;
 void crystal_exchange_inject(struct crystal_exchange *x,
                              const struct crystal_inject *inject);

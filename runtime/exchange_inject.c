@@ -4,12 +4,13 @@
  * same number. Another one contributes what the live rank does: so reductions, gathers
  * and all-to-alls have the right shape and sane values, and a broadcast leaves the live
  * rank's buffer as it is. Messages and scatters of which nothing is known are zeros,
- * said once.
+ * said once. Rules in crystal.yaml (inject_rules.h) come before all that.
  */
 #include "config.h"
 
 #include "runtime/exchange_state.h"
 #include "runtime/inject.h"
+#include "runtime/inject_rules.h"
 #include "runtime/nccl_names.h"
 
 #include <errno.h>
@@ -70,28 +71,92 @@ static uint64_t needed(const struct crystal_msg_op *head, uint32_t nranks,
     }
 }
 
+/* A contribution of `bytes` that a rule makes, in *ret with a reference. */
+static int made(const struct crystal_inject_rule *rule, unsigned dtype, uint64_t bytes,
+                struct crystal_slice *ret, struct crystal_error *err)
+{
+    *ret = zeros(bytes);
+    if (!ret->blob)
+        return crystal_error_set(err, ENOMEM, "coordinator: out of memory");
+    return crystal_inject_rule_fill(rule, dtype, ret->blob->data, bytes, err);
+}
+
+/* The rule for what `from` puts in. site: room for where the live rank called. */
+static const struct crystal_inject_rule *rule_of(const struct crystal_exchange *x,
+                                                 const struct op *own, uint32_t from,
+                                                 uint64_t bytes, char *site)
+{
+    struct crystal_inject_ask ask = {.comm = own->comm->name,
+                                     .site = "",
+                                     .func = own->head.func,
+                                     .dtype = own->head.dtype,
+                                     .bytes = bytes,
+                                     .from = from};
+
+    if (!bytes || !x->layout->inject.count)
+        return NULL;
+    if (!*site)
+        (void)crystal_exchange_site(x, own->ticket->lrank, own->head.call_site, site);
+    ask.site = site;
+    return crystal_inject_rules_find(&x->layout->inject, &ask);
+}
+
+/* A rule asks for what the rank itself has recorded, and that is not there. */
+static int not_recorded(const struct crystal_inject_rule *rule, const struct op *own,
+                        uint32_t lrank, struct crystal_error *err)
+{
+    return crystal_error_set(
+        err, ENODATA,
+        "'%s' of inject: in crystal.yaml wants what rank %" PRIu32
+        " recorded of a %s on '%s', which it has not; put it before the live rank in "
+        "--crystal-live, or give another value=",
+        rule->text, lrank, crystal_func_name(own->head.func), own->comm->name);
+}
+
+/* What member c puts in, with a reference. */
+static int part_of(struct crystal_exchange *x, const struct op *own, uint32_t c,
+                   char *site, struct crystal_slice *ret, struct crystal_error *err)
+{
+    const struct comm *m = own->comm;
+    const struct crystal_inject_rule *rule;
+    uint64_t need =
+        c == m->live[own->slot].crank ? 0 : needed(&own->head, m->nranks, c);
+
+    rule = rule_of(x, own, m->members[c], need, site);
+    *ret = (struct crystal_slice){0};
+    if (rule &&
+        (rule->value == CRYSTAL_INJECT_CONSTANT || rule->value == CRYSTAL_INJECT_FILE))
+        return made(rule, own->head.dtype, need, ret, err);
+    if (need && (!rule || rule->value == CRYSTAL_INJECT_OWN))
+        *ret = crystal_inject_coll(x->inject, m->members[c], m->name, own->seq, need);
+    if (ret->blob)
+        return 0;
+    if (rule && rule->value == CRYSTAL_INJECT_OWN)
+        return not_recorded(rule, own, m->members[c], err);
+    if (need > own->send.bytes) {
+        tell(x, crystal_func_name(own->head.func), m->members[c], m);
+        *ret = zeros(need);
+        return ret->blob ? 0
+                         : crystal_error_set(err, ENOMEM, "coordinator: out of memory");
+    }
+    *ret = own->send;
+    (void)crystal_blob_ref(ret->blob);
+    return 0;
+}
+
 int crystal_exchange_inject_parts(struct crystal_exchange *x, struct comm *m,
                                   const struct op *own, struct crystal_part *parts,
                                   struct crystal_error *err)
 {
-    for (uint32_t c = 0; c < m->nranks; c++) {
-        uint64_t need = needed(&own->head, m->nranks, c);
-        struct crystal_slice send = {0};
+    char site[CALL_SITE_BYTES] = "";
 
-        if (c == m->live[own->slot].crank)
-            need = 0;
-        if (need)
-            send =
-                crystal_inject_coll(x->inject, m->members[c], m->name, own->seq, need);
-        if (!send.blob && need > own->send.bytes) {
-            tell(x, crystal_func_name(own->head.func), m->members[c], m);
-            send = zeros(need);
-            if (!send.blob)
-                return crystal_error_set(err, ENOMEM, "coordinator: out of memory");
-        }
-        if (!send.blob) {
-            send = own->send;
-            (void)crystal_blob_ref(send.blob);
+    for (uint32_t c = 0; c < m->nranks; c++) {
+        struct crystal_slice send;
+        int code = part_of(x, own, c, site, &send, err);
+
+        if (code) {
+            crystal_blob_unref(send.blob);
+            return code;
         }
         parts[c] = (struct crystal_part){.send = send,
                                          .scalar = own->head.scalar,
@@ -106,14 +171,38 @@ int crystal_exchange_inject_receive(struct crystal_exchange *x, struct op *op,
 {
     struct comm *m = op->comm;
     const uint32_t from = m->members[op->head.peer];
-    struct crystal_slice data;
+    const struct crystal_inject_rule *rule;
+    char site[CALL_SITE_BYTES] = "";
+    struct crystal_slice data = {0};
+    uint64_t seq;
 
     if (!m->received)
         m->received = calloc(m->nranks, sizeof *m->received);
     if (!m->received)
         return crystal_error_set(err, ENOMEM, "coordinator: out of memory");
-    data = crystal_inject_send(x->inject, from, m->name, m->live[op->slot].crank,
-                               m->received[op->head.peer]++, op->head.recv_bytes);
+    seq = m->received[op->head.peer]++;
+    rule = rule_of(x, op, from, op->head.recv_bytes, site);
+    if (rule && rule->value != CRYSTAL_INJECT_OWN) {
+        int code;
+
+        if (rule->value == CRYSTAL_INJECT_REPLICATE)
+            return crystal_error_set(err, EINVAL,
+                                     "'%s' of inject: in crystal.yaml would replicate "
+                                     "what the live rank puts "
+                                     "into a message that it receives; give the rule "
+                                     "an op= or another value=",
+                                     rule->text);
+        code = made(rule, op->head.dtype, op->head.recv_bytes, &data, err);
+        if (code) {
+            crystal_blob_unref(data.blob);
+            return code;
+        }
+    } else {
+        data = crystal_inject_send(x->inject, from, m->name, m->live[op->slot].crank,
+                                   seq, op->head.recv_bytes);
+    }
+    if (!data.blob && rule)
+        return not_recorded(rule, op, from, err);
     if (!data.blob && op->head.recv_bytes) {
         tell(x, "message", from, m);
         data = zeros(op->head.recv_bytes);

@@ -16,6 +16,7 @@ void crystal_layout_fini(struct crystal_layout *layout)
         free(*arg);
     free(layout->program);
     crystal_stage_rules_fini(layout->stage);
+    crystal_inject_rules_fini(&layout->inject);
     memset(layout, 0, sizeof *layout);
 }
 

@@ -7,6 +7,7 @@
 #define CRYSTAL_LAYOUT_H
 
 #include "runtime/error.h"
+#include "runtime/inject_rules.h"
 #include "runtime/stage_rules.h"
 
 #include <stddef.h>
@@ -49,6 +50,7 @@ struct crystal_layout {
     uint64_t fingerprint; /* program, arguments (outside stage rules), grid, versions */
     int slurm_physical;   /* the program's SLURM_* name the ranks that really run */
     struct crystal_stage_rules stage[CRYSTAL_STAGE_COUNT];
+    struct crystal_inject_rules inject; /* of a capture of a list */
     char job_name[64];
     char **program; /* argv of the program, NULL-terminated; owned; may be NULL */
 };

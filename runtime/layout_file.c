@@ -64,6 +64,7 @@ static int print(FILE *out, const struct crystal_layout *l)
         fprintf(out, "slurm_env: %s\n", l->slurm_physical ? "physical" : "logical");
         fprintf(out, "fingerprint: \"%016" PRIx64 "\"\n", l->fingerprint);
         crystal_stage_rules_print(l->stage, out, print_quoted);
+        crystal_inject_rules_print(&l->inject, out, print_quoted);
         if (l->program && l->program[0]) {
             fprintf(out, "program:\n");
             for (char **arg = l->program; *arg; arg++) {
@@ -211,7 +212,7 @@ static int word(struct reading *r, const char *key, const char *zero, const char
     return 0;
 }
 
-/* Neither is in layouts of older versions. */
+/* None of these is in layouts of older versions. */
 static int surroundings(struct reading *r, struct crystal_layout *l)
 {
     if (crystal_yaml_get(r->map, "slurm_env") &&
@@ -219,7 +220,9 @@ static int surroundings(struct reading *r, struct crystal_layout *l)
         return -EINVAL;
     for (size_t i = 0; i < r->map->item_count; i++) {
         const struct crystal_yaml_item *item = &r->map->items[i];
-        int code = crystal_stage_rules_set(l->stage, item->key, item->value);
+        int code = strcmp(item->key, "inject[]") == 0
+                       ? crystal_inject_rules_add(&l->inject, item->value, r->err)
+                       : crystal_stage_rules_set(l->stage, item->key, item->value);
 
         if (code && code != -ENOENT)
             return crystal_error_set(r->err, -code, "%s:%u:%u: %s: %s", r->path,

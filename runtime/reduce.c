@@ -516,10 +516,22 @@ int crystal_reduce(void *acc, const void *in, size_t count, unsigned dtype,
     return crystal_reduce_many(acc, &in, 1, count, dtype, redop);
 }
 
-uint64_t crystal_reduce_avg_factor(unsigned dtype, uint32_t n)
+/* The nearest integer towards zero of a type of so many bits. */
+static uint64_t integer_bits(double value, int is_signed, unsigned bits)
 {
-    const double exact = 1.0 / n;
-    const float single = (float)exact;
+    const double most = 2.0 * (double)(UINT64_C(1) << (bits - 1 - (unsigned)is_signed));
+    const double least = is_signed ? -most : 0;
+
+    if (value >= most)
+        return UINT64_MAX >> (64 - bits + (unsigned)is_signed);
+    if (value <= least)
+        return is_signed ? UINT64_C(1) << (bits - 1) : 0;
+    return value < 0 ? (uint64_t)(int64_t)value : (uint64_t)value;
+}
+
+uint64_t crystal_reduce_bits(unsigned dtype, double value)
+{
+    const float single = (float)value;
     uint64_t bits = 0;
 
     switch (dtype) {
@@ -533,10 +545,22 @@ uint64_t crystal_reduce_avg_factor(unsigned dtype, uint32_t n)
         return narrow_e5m2(single);
     case ncclFloat32:
         return float_bits(single);
-    default:
-        memcpy(&bits, &exact, sizeof bits);
+    case ncclFloat64:
+        memcpy(&bits, &value, sizeof bits);
         return bits;
+    default:
+        return dtype < ncclNumTypes
+                   ? integer_bits(value,
+                                  dtype == ncclInt8 || dtype == ncclInt32 ||
+                                      dtype == ncclInt64,
+                                  8 * (unsigned)crystal_dtype_bytes(dtype))
+                   : 0;
     }
+}
+
+uint64_t crystal_reduce_avg_factor(unsigned dtype, uint32_t n)
+{
+    return crystal_reduce_bits(dtype, 1.0 / n);
 }
 
 int crystal_reduce_finish_avg(void *acc, size_t count, unsigned dtype, uint32_t n)

@@ -31,6 +31,9 @@ int crystal_reduce_many(void *acc, const void *const *in, uint32_t n, size_t cou
 unsigned crystal_reduce_level(void);
 int crystal_reduce_at(unsigned level, void *acc, const void *const *in, uint32_t n,
                       size_t count, unsigned dtype, unsigned redop);
+/* A number's bits in dtype's own form, in the low bytes: rounded to nearest even, to an
+ * integer towards zero (the nearest that there is). 0 for a bad dtype. */
+uint64_t crystal_reduce_bits(unsigned dtype, double value);
 /* An average over n ranks as NCCL does it: of floats, every contribution is scaled with
  * this factor (1/n rounded to dtype) and the sum is the result; of integers, the sum is
  * divided at the end by crystal_reduce_finish_avg. n is at least 1. */

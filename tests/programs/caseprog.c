@@ -55,6 +55,26 @@ static void split(void)
     OK(CommDestroy(half));
 }
 
+/* --- what others contribute --- */
+
+/* Rank r puts r + 1 into a sum, 7 into rank 1's broadcast; rank 3 sends 30 to rank 0.
+ */
+static void values(void)
+{
+    int64_t sum = rank + 1, told = rank == 1 ? 7 : -1;
+    float got = 30;
+
+    OK(AllReduce(&sum, &sum, 1, ncclInt64, ncclSum, world.comm, stream));
+    OK(Broadcast(&told, &told, 1, ncclInt64, 1, world.comm, stream));
+    if (rank == 3)
+        OK(Send(&got, 1, ncclFloat32, 0, world.comm, stream));
+    else if (rank == 0)
+        OK(Recv(&got, 1, ncclFloat32, 3, world.comm, stream));
+    OK(stream_synchronize(stream));
+    printf("rank %d: sum %lld, told %lld, got %g\n", rank, (long long)sum,
+           (long long)told, (double)got);
+}
+
 /* --- calls that do not fit: each side goes on as if all were well --- */
 
 static float data[64];
@@ -250,6 +270,7 @@ static const struct {
     void (*run)(void);
 } cases[] = {
     {"split", split},
+    {"values", values},
     {"order", order},
     {"count", count},
     {"type", type},

@@ -16,6 +16,26 @@ static void make_all_live(unsigned ranks)
              0);
 }
 
+/* The four ranks by themselves, one after the other, under injection rules. */
+static void make_list(const char *rules)
+{
+    char path[PATH_MAX + 16];
+    FILE *out;
+
+    (void)snprintf(path, sizeof path, "%s.yaml", job_dir);
+    out = fopen(path, "w");
+    CHECK(out != NULL);
+    if (out) {
+        fprintf(out, "inject:\n%s", rules);
+        CHECK_EQ(fclose(out), 0);
+    }
+    CHECK_EQ(finish(start("rm -rf %s && mkdir -m 700 %s && exec %s layout "
+                          "--logical-ranks=4 --ranks-per-node=4 --live=0-3 "
+                          "--config=%s --job-dir=%s --write",
+                          job_dir, job_dir, scrystal, path, job_dir)),
+             0);
+}
+
 static int run_case(const char *name)
 {
     return finish(
@@ -67,6 +87,57 @@ static void children_have_their_members(void)
     CHECK_HAS(text, "/default_pg/0//cpu//0/split0:1/shrink0\t1\t1\n");
     CHECK_HAS(text, "/default_pg/0//cpu//0/split1:5\t4\t1-4\n");
     CHECK_EQ(finish(start("exec %s graph --job %s", scrystal, job_dir)), 0);
+}
+
+/* --- ranks by themselves --- */
+
+static void absent_ranks_follow_rules(void)
+{
+    char rules[1024], path[PATH_MAX + 16];
+    const int64_t seventy_seven[2] = {77, 78};
+    FILE *out;
+
+    (void)snprintf(path, sizeof path, "%s.value", job_dir);
+    out = fopen(path, "wb");
+    CHECK(out && fwrite(seventy_seven, sizeof seventy_seven, 1, out) == 1 &&
+          fclose(out) == 0);
+    (void)snprintf(rules, sizeof rules,
+                   "  - op=allreduce dtype=int64 bytes=8 from=1-2 value=constant:10\n"
+                   "  - \"comm=*cpu?*0 op=allreduce site=*caseprog* value=replicate\"\n"
+                   "  - op=broadcast bytes=8-64 value=file:%s\n"
+                   "  - op=recv from=3 value=constant:2.5\n",
+                   path);
+    make_list(rules);
+    CHECK_EQ(run_case("values"), 0);
+    /* own 1, twice 10, and rank 3 as rank 0 does */
+    CHECK_HAS(printed(0), "rank 0: sum 22, told 77, got 2.5\n");
+    CHECK_HAS(printed(1), "rank 1: sum 16, told 7, got 30\n");
+    CHECK_HAS(printed(3), "rank 3: sum 28, told 77, got 30\n");
+}
+
+/* Without rules the ranks before count, and what the live rank does itself. */
+static void absent_ranks_have_recorded(void)
+{
+    make_list("  - op=allreduce from=2-3 value=replicate\n"
+              "  - op=allreduce from=0 value=own\n");
+    CHECK_EQ(run_case("values"), 0);
+    CHECK_HAS(printed(0), "rank 0: sum 4, told -1, got 0\n");
+    CHECK_HAS(printed(1), "rank 1: sum 7, told 7, got 30\n");  /* 1, 2, 2, 2 */
+    CHECK_HAS(printed(3), "rank 3: sum 11, told 7, got 30\n"); /* 1, 2, 4, 4 */
+    make_list("  - op=allreduce value=own\n");
+    CHECK(run_case("values") != 0);
+    CHECK_HAS(output,
+              "'op=allreduce value=own' of inject: in crystal.yaml wants what "
+              "rank 1 recorded of a allreduce on '/default_pg/0//cpu//0', which "
+              "it has not; put it before the live rank in --crystal-live, or "
+              "give another value=");
+    make_list("  - op=broadcast value=file:/nowhere/to/be/found\n");
+    CHECK(run_case("values") != 0);
+    CHECK_HAS(output, "/nowhere/to/be/found");
+    make_list("  - value=replicate\n");
+    CHECK(run_case("values") != 0);
+    CHECK_HAS(output, "would replicate what the live rank puts into a message that it "
+                      "receives");
 }
 
 /* The colours of ranks that do not run are not known. */
@@ -286,6 +357,8 @@ int main(void)
     check_begin();
     CHECK_RUN(children_have_their_members);
     CHECK_RUN(virtual_members_cannot_be_split);
+    CHECK_RUN(absent_ranks_follow_rules);
+    CHECK_RUN(absent_ranks_have_recorded);
     CHECK_RUN(another_order);
     CHECK_RUN(another_count);
     CHECK_RUN(another_type);

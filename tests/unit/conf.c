@@ -96,6 +96,22 @@ static void faults(void)
          ":1:21: stage.plan.log: 'one' is no file name with %r for the rank"},
         {"stage: {plan: {env: {A: \"1\\n2\"}}}\n", "is no setting"},
         {"stage: {plan: {wrapper: {a: b}}}\n", "unknown key 'stage.plan.wrapper.a'"},
+        {"inject:\n  - op=allreduce\n", ":2:5: inject: value= is missing"},
+        {"inject:\n  - value=own\n  - ops=recv value=own\n",
+         ":3:5: inject: 'ops' is none of comm=, op=, dtype=, bytes=, from=, site= and "
+         "value="},
+        {"inject: [op=send value=own]\n",
+         ":1:10: inject: op: 'send' is no collective, and not recv"},
+        {"inject: [dtype=float value=own]\n", "dtype: 'float' is no type of NCCL's"},
+        {"inject: [bytes=9-8 value=own]\n", "bytes: '9-8' is no number A or range A-B"},
+        {"inject: [from=99999999999 value=own]\n", "from: '99999999999' is no number"},
+        {"inject: [value=own value=own]\n", "value= stands there twice"},
+        {"inject: [\"value=constant:1x\"]\n",
+         "'constant:1x' is none of own, replicate, constant:NUMBER and file:/PATH"},
+        {"inject: [\"value=constant:inf\"]\n", "'constant:inf' is none of"},
+        {"inject: [\"value=file:a\"]\n", "'file:a' is none of"},
+        {"inject:\n  - {op: recv}\n", ":2:5:"},
+        {"inject: value=own\n", ":1:9: unknown key 'inject'"},
         {"a: [\n", ":2:1:"},
     };
     struct crystal_conf conf;

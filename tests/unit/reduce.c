@@ -449,6 +449,26 @@ static void factors_of_averages(void)
     CHECK_EQ(crystal_reduce_avg_factor(ncclFloat64, 3), 0x3fd5555555555555);
 }
 
+static void numbers_have_bits(void)
+{
+    CHECK_EQ(crystal_reduce_bits(ncclFloat32, -2.5), 0xc0200000);
+    CHECK_EQ(crystal_reduce_bits(ncclFloat64, 1), UINT64_C(0x3ff0000000000000));
+    CHECK_EQ(crystal_reduce_bits(ncclBfloat16, 1), 0x3f80);
+    CHECK_EQ(crystal_reduce_bits(ncclInt8, -1.9), UINT64_MAX); /* its low byte */
+    CHECK_EQ(crystal_reduce_bits(ncclInt8, 300), 0x7f);
+    CHECK_EQ(crystal_reduce_bits(ncclInt8, -300), 0x80);
+    CHECK_EQ(crystal_reduce_bits(ncclUint8, 300), 0xff);
+    CHECK_EQ(crystal_reduce_bits(ncclUint8, -1), 0);
+    CHECK_EQ(crystal_reduce_bits(ncclInt32, 2147483648.0), 0x7fffffff);
+    CHECK_EQ(crystal_reduce_bits(ncclUint32, 4294967295.5), 0xffffffff);
+    CHECK_EQ(crystal_reduce_bits(ncclInt64, 1e30), INT64_MAX);
+    CHECK_EQ(crystal_reduce_bits(ncclInt64, -1e30), UINT64_C(0x8000000000000000));
+    CHECK_EQ(crystal_reduce_bits(ncclUint64, 1e30), UINT64_MAX);
+    CHECK_EQ(crystal_reduce_bits(ncclUint64, 9223372036854775808.0),
+             UINT64_C(0x8000000000000000));
+    CHECK_EQ(crystal_reduce_bits(ncclNumTypes, 1), 0);
+}
+
 static void bad_arguments(void)
 {
     uint32_t a = 1, b = 1;
@@ -464,6 +484,7 @@ static void bad_arguments(void)
 int main(void)
 {
     check_begin();
+    CHECK_RUN(numbers_have_bits);
     CHECK_RUN(int8);
     CHECK_RUN(uint8);
     CHECK_RUN(int32);
