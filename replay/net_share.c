@@ -20,14 +20,15 @@
 
 struct ring {
     _Atomic uint64_t taken; /* places before this are free again; the receiver writes */
-    unsigned char pad[56];
+    _Atomic uint64_t opened; /* by the receiver, which then removes the file */
+    unsigned char pad[48];
     unsigned char data[CRYSTAL_SHARE_BYTES];
 };
 
 struct crystal_share {
     struct ring *ring;
     uint64_t next; /* sender: the next place */
-    char path[64]; /* sender: removed where no receiver did; else empty */
+    char path[64]; /* sender; else empty */
 };
 
 static int path_make(char *path, size_t bytes, const char *name)
@@ -125,19 +126,21 @@ struct crystal_share *crystal_share_open(const char name[CRYSTAL_SHARE_NAME],
         share = NULL;
     } else {
         share = share_map(fd, path, err);
+        if (share)
+            atomic_store(&share->ring->opened, 1);
         (void)unlink(path); /* both have it; a crash leaves nothing */
     }
     (void)close(fd);
     return share;
 }
 
-void crystal_share_destroy(struct crystal_share *share)
+void crystal_share_destroy(struct crystal_share *share, int is_peer_gone)
 {
     if (!share)
         return;
+    if (share->path[0] && is_peer_gone && !atomic_load(&share->ring->opened))
+        (void)unlink(share->path);
     (void)munmap(share->ring, sizeof *share->ring);
-    if (share->path[0])
-        (void)unlink(share->path); /* usually gone: the receiver removed it */
     free(share);
 }
 

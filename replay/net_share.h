@@ -24,7 +24,9 @@ struct crystal_share *crystal_share_create(char ret_name[CRYSTAL_SHARE_NAME],
 /* The receiver's side. The name is as it came. NULL with err set. */
 struct crystal_share *crystal_share_open(const char name[CRYSTAL_SHARE_NAME],
                                          struct crystal_error *err);
-void crystal_share_destroy(struct crystal_share *share);
+/* The sender may be through before the receiver has opened it: then the file stays for
+ * that, unless the receiver is gone. */
+void crystal_share_destroy(struct crystal_share *share, int is_peer_gone);
 
 /* Sender: a place for a message of at most CRYSTAL_SHARE_BYTES, behind the ones before;
  * NULL: there is no room until the receiver has taken some. */

@@ -496,13 +496,22 @@ static int recv_progress(struct crystal_net_end *end, struct crystal_error *err)
     return code;
 }
 
+static int is_peer_gone(int fd)
+{
+    char byte;
+    ssize_t got = recv(fd, &byte, sizeof byte, MSG_PEEK | MSG_DONTWAIT);
+
+    return got == 0 || (got < 0 && errno != EAGAIN && errno != EINTR);
+}
+
 static void tcp_close(struct crystal_net_end *end)
 {
     struct tcp_end *t = (struct tcp_end *)end;
 
     crystal_wait_forget(t->fd);
+    if (t->share)
+        crystal_share_destroy(t->share, is_peer_gone(t->fd));
     (void)close(t->fd); /* the caller has tested all it cares for */
-    crystal_share_destroy(t->share);
     free(t);
 }
 

@@ -19,7 +19,7 @@ result() { # NAME OK TEXT
 }
 
 whole_node() {
-    TMPDIR=$tmp GPUS=2 NCCL=$hostccl CUDART=$cudart OUT=$tmp WIRE=100000000,5000 LARGEST=14 RUNS=2 \
+    TMPDIR=$tmp GPUS=${GPUS:-2} NCCL=$hostccl CUDART=$cudart OUT=$tmp WIRE=100000000,5000 LARGEST=14 RUNS=2 \
         SIZE_ROUNDS=1 "$folder/contrib/gpu/whole-node" "$folder" "$@" 2>&1
 }
 
@@ -44,8 +44,14 @@ result "two real ranks and one have the same messages" \
         <<<"$out") == 1 && \
     $(grep -c '^sizes.1.[a-z]*.[0-9]* .* real .* emulated us' <<<"$out") == 18)) \
     "code $code: $out"
-result "what it leaves" $(($(grep -c '^messages.same' "$tmp/report.txt") == 1 && \
-    $(tar -tzf "$tmp/logs.tgz" | grep -c 'sizes.2.1.out1') == 1)) \
+out=$(GPUS=3 whole_node 200 node sizes)
+code=$?
+result "three GPUs: one and two real ranks against all" \
+    $((code == 0 && $(grep -c '^messages.same \([0-9]*\) of \1, on [24] connections$' \
+        <<<"$out") == 2 && $(grep -c '^sizes.2.median_error_pct.1024 ' <<<"$out") == 1 && \
+    $(grep -c '^node64.right ' <<<"$out") == 1)) "code $code: $out"
+result "what it leaves" $(($(grep -c '^messages.same' "$tmp/report.txt") == 2 && \
+    $(tar -tzf "$tmp/logs.tgz" | grep -c 'sizes.1.of.2.1.out1') == 1)) \
     "$(ls "$tmp"; cat "$tmp/report.txt")"
 out=$(whole_node 0 node)
 code=$?

@@ -276,6 +276,63 @@ static unsigned shared_files(void)
     return count;
 }
 
+/* Sends, and is through before the other has looked. */
+static void brief_sender(int to_peer)
+{
+    static unsigned char data[100000];
+    struct rank r;
+    void *end;
+
+    CHECK(rank_init(&r, COMM, 2, 0));
+    end = harness_connect(&r, to_peer);
+    CHECK(end != NULL);
+    memset(data, 'x', sizeof data);
+    CHECK_EQ(finish(post_send(end, data, sizeof data, NULL), NULL), ncclSuccess);
+    (void)NET->closeSend(end);
+    CHECK_EQ(write(to_peer, "g", 1), 1);
+    rank_fini(&r);
+}
+
+static void late_opener(int to_peer)
+{
+    static unsigned char data[100000];
+    struct rank r;
+    void *end;
+    char go;
+
+    CHECK(rank_init(&r, COMM, 2, 1));
+    end = harness_accept(&r, to_peer);
+    CHECK_EQ(read(to_peer, &go, 1), 1);
+    CHECK_EQ(finish(post_recv(end, data, sizeof data, NULL), NULL), ncclSuccess);
+    CHECK(data[0] == 'x' && data[sizeof data - 1] == 'x');
+    (void)NET->closeRecv(end);
+    rank_fini(&r);
+}
+
+/* Offers memory to one that dies before it looks. */
+static void idle_offer(int to_peer)
+{
+    struct rank r;
+    void *end;
+    char go;
+
+    CHECK(rank_init(&r, COMM, 2, 0));
+    end = harness_connect(&r, to_peer);
+    CHECK(end != NULL);
+    CHECK_EQ(read(to_peer, &go, 1), 0); /* it is gone */
+    (void)NET->closeSend(end);
+    rank_fini(&r);
+}
+
+static void gone_receiver(int to_peer)
+{
+    struct rank r;
+
+    CHECK(rank_init(&r, COMM, 2, 1));
+    CHECK(harness_accept(&r, to_peer) != NULL);
+    _exit(0);
+}
+
 static void shares_payload(void)
 {
     unsigned before = shared_files();
@@ -283,6 +340,8 @@ static void shares_payload(void)
     (void)setenv("CRYSTAL_SHARE", "1", 1);
     run_two(content_sender, content_receiver);
     run_two(dying_peer, survivor);
+    run_two(brief_sender, late_opener);
+    run_two(idle_offer, gone_receiver);
     (void)setenv("CRYSTAL_WIRE", "1000000000,2000000", 1);
     run_two(paced_sender, paced_receiver);
     run_two(late_sender, late_receiver);
@@ -325,8 +384,8 @@ static void keeps_room_in_the_ring(void)
     memset(name, 'a', sizeof name); /* without an end */
     CHECK(!crystal_share_open(name, &err));
     CHECK_EQ(err.code, EPROTO);
-    crystal_share_destroy(sender);
-    crystal_share_destroy(receiver);
+    crystal_share_destroy(sender, 1);
+    crystal_share_destroy(receiver, 1);
 }
 
 static void large_sender(int to_peer)
