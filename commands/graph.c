@@ -36,7 +36,7 @@ static const struct crystal_command verbs[] = {
     {"diff", crystal_graph_diff_verb, "what ranks of two graphs do otherwise"},
     {"expand", crystal_graph_expand_verb,
      "do all ranks fit those that stand for them?"},
-    {"import", crystal_graph_import_verb, "a graph of PyTorch profiler traces"},
+    {"import", crystal_graph_import_verb, "a graph of PyTorch or Chakra traces"},
     {"export", crystal_graph_export_verb, "Chakra traces, Perfetto's trace events"},
     {"memory", crystal_graph_memory_verb, "allocations of each list, one by one"},
     {NULL, NULL, NULL},

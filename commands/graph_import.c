@@ -1,4 +1,4 @@
-/* scrystal graph import: traces of the PyTorch profiler as a graph. */
+/* scrystal graph import: traces of other tools as a graph. */
 #include "config.h"
 
 #include "commands/commands.h"
@@ -18,6 +18,7 @@ static const struct option long_options[] = {
     {"latency", required_argument, NULL, 'l'},
     {"node-bandwidth", required_argument, NULL, 'B'},
     {"node-latency", required_argument, NULL, 'L'},
+    {"groups", required_argument, NULL, 'g'},
     {"help", no_argument, NULL, 'h'},
     {NULL, 0, NULL, 0},
 };
@@ -26,8 +27,11 @@ static void help(FILE *out)
 {
     fprintf(
         out,
-        "usage: scrystal graph import [OPTION...] GRAPH TRACE.json...\n\n"
-        "Makes a graph of PyTorch profiler traces, one for each rank, of one step.\n\n"
+        "usage: scrystal graph import [OPTION...] GRAPH TRACE...\n\n"
+        "Makes a graph of PyTorch profiler traces (JSON) or Chakra execution traces\n"
+        "(PREFIX.RANK.et), one for each rank, of one step.\n\n"
+        "  --groups=FILE   process groups of Chakra traces (PREFIX.json):\n"
+        "  {\"NAME\": [RANK, ...], ...}\n"
         "  --ranks-per-node=N (8), --bandwidth (50GB/s), --latency (5us) between\n"
         "  nodes, --node-bandwidth (300GB/s), --node-latency (2us) inside: the\n"
         "  network for scrystal predict\n");
@@ -37,6 +41,7 @@ int crystal_graph_import_verb(int argc, char **argv)
 {
     struct crystal_graph_network n = {8, 50000000000, 5000, 300000000000, 2000};
     struct crystal_error err = {0};
+    const char *groups = NULL;
     int option, bad = 0;
 
     optind = 1;
@@ -58,6 +63,9 @@ int crystal_graph_import_verb(int argc, char **argv)
         case 'L':
             bad |= crystal_duration_parse(optarg, &n.node_latency_ns) != 0;
             break;
+        case 'g':
+            groups = optarg;
+            break;
         default:
             help(option == 'h' ? stdout : stderr);
             return option == 'h' ? 0 : CRYSTAL_EXIT_USAGE;
@@ -67,8 +75,9 @@ int crystal_graph_import_verb(int argc, char **argv)
         help(stderr);
         return CRYSTAL_EXIT_USAGE;
     }
-    if (crystal_import_kineto((const char *const *)argv + optind + 1,
-                              (uint32_t)(argc - optind - 1), &n, argv[optind], &err)) {
+    if (crystal_import_traces((const char *const *)argv + optind + 1,
+                              (uint32_t)(argc - optind - 1), groups, &n, argv[optind],
+                              &err)) {
         crystal_log(CRYSTAL_LOG_ERROR, "graph", "%s", crystal_error_text(&err));
         return CRYSTAL_EXIT_STAGE;
     }

@@ -52,7 +52,7 @@ static void put_bytes(struct message *m, unsigned field, const void *bytes,
     m->count += count;
 }
 
-/* An AttributeProto with a number in its field `type` (8 int32, 9 int64, 27 bool). */
+/* An AttributeProto with a number in its field `type` (7 int32, 9 int64, 27 bool). */
 static void put_attribute(struct message *m, const char *name, unsigned type,
                           uint64_t value)
 {
@@ -220,9 +220,9 @@ static void communication(struct chakra *c, const struct crystal_instr *in)
         uint32_t peer =
             members.members[crystal_graph_peer_of(g, c->lrank, in->local, in->peer)];
 
-        put_attribute(&m, "comm_src", 8, sends ? c->lrank : peer);
-        put_attribute(&m, "comm_dst", 8, sends ? peer : c->lrank);
-        put_attribute(&m, "comm_tag", 8, comm);
+        put_attribute(&m, "comm_src", 7, sends ? c->lrank : peer);
+        put_attribute(&m, "comm_dst", 7, sends ? peer : c->lrank);
+        put_attribute(&m, "comm_tag", 7, comm);
         id = node(c, sends ? SEND : RECV, crystal_func_name(in->func), 0, w, &m);
     }
     only(w, id);

@@ -6,6 +6,8 @@
 #include "runtime/infile.h"
 
 #include <errno.h>
+#include <limits.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -32,15 +34,21 @@ static int file_map(const char *path, struct import_rank *r, struct crystal_erro
 
 static int trace_error(const char *path, int code, struct crystal_error *err)
 {
+    if (code == -ELOOP)
+        return crystal_error_set(err, ELOOP, "%s: its nodes wait for each other", path);
     if (code == -EPROTO)
-        return crystal_error_set(
-            err, EPROTO,
-            "%s: a collective's process group is not among the ranks given (or not "
-            "written out); give the traces of all ranks, of PyTorch 2.2 or later",
-            path);
+        return crystal_error_set(err, EPROTO,
+                                 "%s: a process group is not among the ranks given (or "
+                                 "not written out); give "
+                                 "the traces of all ranks, of PyTorch 2.2 or later, "
+                                 "or, of Chakra, its groups "
+                                 "with --groups",
+                                 path);
     return crystal_error_set(err, -code, "%s: %s", path,
-                             code == -ENOMEM ? "out of memory"
-                                             : "no trace of the PyTorch profiler");
+                             code == -ENOMEM
+                                 ? "out of memory"
+                                 : "neither a trace of the PyTorch profiler "
+                                   "nor a Chakra execution trace");
 }
 
 static int import_write(struct import *m, const struct crystal_graph_network *network,
@@ -87,7 +95,84 @@ static int ranks_check(const struct import *m, const char *const *paths,
     return 0;
 }
 
-int crystal_import_kineto(const char *const *paths, uint32_t count,
+/* PREFIX.RANK.et: the rank, and where PREFIX ends. */
+static const char *prefix_end(const char *path, uint32_t *ret_lrank)
+{
+    size_t bytes = strlen(path), at = bytes < 3 ? 0 : bytes - 3;
+    uint64_t lrank = 0, unit = 1;
+
+    if (bytes < 3 || strcmp(path + at, ".et") != 0)
+        return NULL;
+    for (; at && path[at - 1] >= '0' && path[at - 1] <= '9' && unit < UINT32_MAX;
+         at--) {
+        lrank += unit * (uint64_t)(path[at - 1] - '0');
+        unit *= 10;
+    }
+    if (unit == 1 || !at || path[at - 1] != '.' || lrank >= UINT32_MAX)
+        return NULL;
+    *ret_lrank = (uint32_t)lrank;
+    return path + at - 1;
+}
+
+/* JSON begins with a bracket, a Chakra trace with the length of a short message. */
+static bool is_json(const struct import_rank *r)
+{
+    size_t i = 0;
+
+    while (i < r->bytes && strchr(" \t\r\n", r->text[i]) && r->text[i])
+        i++;
+    return i < r->bytes && r->text[i] == '{' &&
+           (i || r->bytes < 2 || r->text[1] != 0x0a); /* version string: field 1 */
+}
+
+/* The groups of Chakra traces: the file given, or the one beside the first trace. */
+static int groups_open(struct import *m, const char *given, const char *first,
+                       struct crystal_error *err)
+{
+    struct import_rank file = {.text = NULL};
+    char beside[PATH_MAX];
+    uint32_t lrank;
+    const char *end = prefix_end(first, &lrank);
+    int code;
+
+    if (!given) {
+        if (!end ||
+            snprintf(beside, sizeof beside, "%.*s.json", (int)(end - first), first) >=
+                (int)sizeof beside ||
+            access(beside, F_OK) < 0)
+            return 0;
+        given = beside;
+    }
+    code = file_map(given, &file, err);
+    if (code)
+        return code;
+    code = import_groups_read(m, file.text, file.bytes);
+    (void)munmap((void *)(uintptr_t)file.text, file.bytes);
+    if (code)
+        return crystal_error_set(err, -code, "%s: %s", given,
+                                 code == -ENOMEM ? "out of memory"
+                                 : code == -EPROTO
+                                     ? "names a rank without a trace"
+                                     : "no {\"GROUP\": [RANK, ...], ...}");
+    return 0;
+}
+
+static int rank_read(struct import *m, uint32_t index, const char *path,
+                     struct crystal_error *err)
+{
+    struct import_rank *r = &m->ranks[index];
+    int code = file_map(path, r, err), bad;
+
+    if (code)
+        return code;
+    r->lrank = index;
+    (void)prefix_end(path, &r->lrank);
+    bad = is_json(r) ? import_kineto_read(m, r) : import_chakra_read(m, r);
+    return bad ? trace_error(path, bad, err) : 0;
+}
+
+int crystal_import_traces(const char *const *paths, uint32_t count,
+                          const char *groups_path,
                           const struct crystal_graph_network *network,
                           const char *graph_path, struct crystal_error *err)
 {
@@ -98,17 +183,10 @@ int crystal_import_kineto(const char *const *paths, uint32_t count,
     if (!m.ranks || !count)
         code = crystal_error_set(err, count ? ENOMEM : EINVAL,
                                  count ? "out of memory" : "no traces");
-    for (uint32_t i = 0; !code && i < count; i++) {
-        int bad;
-
-        m.ranks[i].lrank = i;
-        code = file_map(paths[i], &m.ranks[i], err);
-        if (code)
-            break;
-        bad = import_kineto_read(&m, &m.ranks[i]);
-        if (bad)
-            code = trace_error(paths[i], bad, err);
-    }
+    if (!code)
+        code = groups_open(&m, groups_path, paths[0], err);
+    for (uint32_t i = 0; !code && i < count; i++)
+        code = rank_read(&m, i, paths[i], err);
     if (!code)
         code = ranks_check(&m, paths, err);
     for (uint32_t i = 0; !code && i < count; i++) {

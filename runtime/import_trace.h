@@ -18,7 +18,9 @@ enum import_what {
     IMPORT_COLL,
     IMPORT_SEND,
     IMPORT_RECV,
-    IMPORT_STREAM_WAIT
+    IMPORT_STREAM_WAIT,  /* for all that other_stream has been given */
+    IMPORT_EVENT_RECORD, /* on the stream */
+    IMPORT_EVENT_WAIT    /* of the stream, for an event that was recorded before */
 };
 
 struct import_event {
@@ -28,6 +30,7 @@ struct import_event {
     uint64_t issue_ns, start_ns, ns;
     uint64_t correlation; /* with its launch; 0: none */
     uint64_t stream, other_stream;
+    uint32_t event;          /* of EVENT_RECORD and EVENT_WAIT */
     uint64_t in, out;        /* elements */
     uint32_t from, to, root; /* ranks; NONE: not told */
     const char *name;        /* borrowed from the file */
@@ -85,6 +88,16 @@ uint32_t import_local_of(const struct import_rank *r, uint32_t group);
  */
 
 int import_kineto_read(struct import *m, struct import_rank *r);
+/* -ELOOP where nodes wait for each other. */
+int import_chakra_read(struct import *m, struct import_rank *r);
+
+/* --- import_groups.c --- */
+
+/* Adds the groups of a file of JSON. */
+int import_groups_read(struct import *m, const char *text, size_t bytes);
+/* The group of this name, NONE where there is none; without a name, that of all ranks.
+ */
+uint32_t import_group_named(struct import *m, const char *name, size_t bytes);
 
 /* --- import_write.c --- */
 

@@ -66,7 +66,10 @@ static int record(const struct import *m, const struct import_rank *r,
     const struct import_group *group;
     char name[128];
 
-    if (e->what == IMPORT_STREAM_WAIT) {
+    if (e->what == IMPORT_EVENT_RECORD || e->what == IMPORT_EVENT_WAIT) {
+        op.kind = e->what == IMPORT_EVENT_RECORD ? CRYSTAL_OP_RECORD : CRYSTAL_OP_SWAIT;
+        op.peer = e->event;
+    } else if (e->what == IMPORT_STREAM_WAIT) {
         op.kind = CRYSTAL_OP_RECORD;
         op.stream = stream_of(s, e->other_stream);
         crystal_graph_writer_op(w, &op);

@@ -311,7 +311,7 @@ static void import(void)
     trace_write(path);
     (void)snprintf(graph_path, sizeof graph_path, "%s.graph", path);
     ours = clock_s(CLOCK_PROCESS_CPUTIME_ID);
-    MUST(crystal_import_kineto(paths, 1, NULL, graph_path, &err));
+    MUST(crystal_import_traces(paths, 1, NULL, NULL, graph_path, &err));
     ours = clock_s(CLOCK_PROCESS_CPUTIME_ID) - ours;
     (void)unlink(graph_path); /* a temporary file */
     (void)snprintf(command, sizeof command,

@@ -34,7 +34,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     file = fopen(path, "wb");
     if (!file || fwrite(data, 1, size, file) != size || fclose(file) != 0)
         abort();
-    if (crystal_import_kineto(paths, 1, NULL, graph_path, NULL))
+    if (crystal_import_traces(paths, 1, NULL, NULL, graph_path, NULL))
         return 0;
     g = crystal_graph_open(graph_path, NULL);
     if (!g)

@@ -58,7 +58,7 @@ static struct crystal_graph *import(void)
     struct crystal_graph_network n = {8, 50000000000, 5000, 300000000000, 2000};
     struct crystal_graph *g;
 
-    EDIT_MUST(crystal_import_kineto(path_list, 2, &n, graph_path, &edit_err));
+    EDIT_MUST(crystal_import_traces(path_list, 2, NULL, &n, graph_path, &edit_err));
     g = crystal_graph_open(graph_path, &edit_err);
     EDIT_MUST(!g);
     return g;
@@ -113,8 +113,10 @@ static void refuses(void)
     static const struct {
         const char *first, *want;
     } rows[] = {
-        {TRACE("0", ",", "send"), "%s: no trace of the PyTorch profiler"},
-        {"[1, 2]", "%s: no trace of the PyTorch profiler"},
+        {TRACE("0", ",", "send"),
+         "%s: neither a trace of the PyTorch profiler nor a Chakra execution trace"},
+        {"[1, 2]",
+         "%s: neither a trace of the PyTorch profiler nor a Chakra execution trace"},
         {TRACE("5", "", "send"),
          "%s: is of rank 5, but there are only 2 traces; give those of all ranks"},
     };
@@ -123,15 +125,17 @@ static void refuses(void)
     spill(paths[1], TRACE("1", "", "recv"));
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         spill(paths[0], rows[i].first);
-        CHECK(crystal_import_kineto(path_list, 2, NULL, graph_path, &edit_err) < 0);
+        CHECK(crystal_import_traces(path_list, 2, NULL, NULL, graph_path, &edit_err) <
+              0);
         (void)snprintf(want, sizeof want, rows[i].want, paths[0]);
         CHECK_STR(crystal_error_text(&edit_err), want);
     }
-    CHECK(crystal_import_kineto(path_list + 1, 1, NULL, graph_path, &edit_err) < 0);
+    CHECK(crystal_import_traces(path_list + 1, 1, NULL, NULL, graph_path, &edit_err) <
+          0);
     CHECK(strstr(crystal_error_text(&edit_err), "is not among the ranks given") !=
           NULL);
     spill(paths[0], TRACE("1", "", "recv"));
-    CHECK(crystal_import_kineto(path_list, 2, NULL, graph_path, &edit_err) < 0);
+    CHECK(crystal_import_traces(path_list, 2, NULL, NULL, graph_path, &edit_err) < 0);
     (void)snprintf(want, sizeof want, "%s and %s: both are of rank 1", paths[0],
                    paths[1]);
     CHECK_STR(crystal_error_text(&edit_err), want);
