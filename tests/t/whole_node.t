@@ -51,7 +51,7 @@ result "three GPUs: one and two real ranks against all" \
         <<<"$out") == 2 && $(grep -c '^sizes.2.median_error_pct.1024 ' <<<"$out") == 1 && \
     $(grep -c '^node64.right ' <<<"$out") == 1)) "code $code: $out"
 result "what it leaves" $(($(grep -c '^messages.same' "$tmp/report.txt") == 2 && \
-    $(tar -tzf "$tmp/logs.tgz" | grep -c 'sizes.1.of.2.1.out1') == 1)) \
+    $(tar -tzf "$tmp/logs.tgz" | grep -c 'sizes.2.of.3.1.out2') == 1)) \
     "$(ls "$tmp"; cat "$tmp/report.txt")"
 out=$(whole_node 0 node)
 code=$?
