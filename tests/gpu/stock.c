@@ -9,6 +9,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
+
+#define CUDART_UNLOADING 4 /* cudaErrorCudartUnloading: the process ends */
 
 struct stock_cuda stock_cuda;
 struct stock_nccl stock_nccl;
@@ -43,12 +46,17 @@ static atomic_ulong churned;
 static void *churn_main(void *unused)
 {
     void *memory = NULL;
+    int code;
 
     (void)unused;
-    while (stock_cuda.malloc(&memory, (size_t)1 << 20) == 0 &&
-           stock_cuda.free(memory) == 0 && stock_cuda.synchronize() == 0)
+    while (!(code = stock_cuda.malloc(&memory, (size_t)1 << 20)) &&
+           !(code = stock_cuda.free(memory)) && !(code = stock_cuda.synchronize()))
         (void)atomic_fetch_add(&churned, 1);
-    printf("# churn: a call failed\n");
+    if (code != CUDART_UNLOADING) {
+        printf("Bail out! churn: a call failed, %d\n", code);
+        (void)fflush(stdout);
+        _exit(1);
+    }
     return NULL;
 }
 

@@ -198,10 +198,10 @@ static void check_flagged(struct ring *ring, const struct pattern *p)
 {
     for (proto = CRYSTAL_PROTO_LL; proto <= CRYSTAL_PROTO_LL128; proto++) {
         check_one(ring, p, CRYSTAL_FUNC_ALLREDUCE, 0, 1000, 1);
-        check_one(ring, p, CRYSTAL_FUNC_ALLREDUCE, 0, 300000, 0);
-        check_one(ring, p, CRYSTAL_FUNC_ALLGATHER, 0, 50000, 1);
+        check_one(ring, p, CRYSTAL_FUNC_ALLREDUCE, 0, 70000, 0);
+        check_one(ring, p, CRYSTAL_FUNC_ALLGATHER, 0, 9000, 1);
         check_one(ring, p, CRYSTAL_FUNC_REDUCESCATTER, 0, 1000, 1);
-        check_one(ring, p, CRYSTAL_FUNC_BROADCAST, 0, 200001, 1);
+        check_one(ring, p, CRYSTAL_FUNC_BROADCAST, 0, 40001, 1);
         check_one(ring, p, CRYSTAL_FUNC_REDUCE, 1, 1000, 0);
     }
     proto = CRYSTAL_PROTO_SIMPLE;
