@@ -1,7 +1,7 @@
 /* What the files of the bootstrap proxy share: connections (proxy_conn.c),
- * communicators (proxy_comm.c), the ring of all-gathers (proxy_gather.c), the root's
- * part (proxy_root.c), the exchange of connection handles (proxy_connect.c), the order
- * of NCCL's rings (proxy_rings.c).
+ * communicators (proxy_comm.c), what a virtual rank says (proxy_clone.c), the ring of
+ * all-gathers (proxy_gather.c), the root's part (proxy_root.c), the exchange of
+ * connection handles (proxy_connect.c), the order of NCCL's rings (proxy_rings.c).
  *
  * Everything here is guarded by proxy->lock, which the thread holds except while it
  * waits for events.
@@ -247,9 +247,6 @@ bool proxy_comm_is_virtual(const struct proxy_comm *comm, uint32_t crank);
 /* Ends the communicator with a sentence, the node's status and the board with it. */
 void proxy_comm_fail(struct proxy_comm *comm, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
-/* Writes virtual rank crank's slice: the template's, rewritten. */
-void proxy_comm_clone(struct proxy_comm *comm, const struct proxy_gather *gather,
-                      uint32_t crank, uint8_t *slice);
 /* The link on that side of a real member; NULL where its neighbour is real. */
 struct proxy_link *proxy_comm_link(struct proxy_comm *comm, uint32_t real,
                                    bool is_next);
@@ -264,6 +261,12 @@ void proxy_link_eof(struct proxy_conn *conn);
 /* Queues frames for a link as far as they are known and wanted. */
 void proxy_link_fill(struct proxy_comm *comm, struct proxy_link *link);
 void proxy_gathers_free(struct proxy_comm *comm);
+
+/* --- proxy_clone.c --- */
+
+/* Writes virtual rank crank's slice: the template's, rewritten. */
+void proxy_comm_clone(struct proxy_comm *comm, const struct proxy_gather *gather,
+                      uint32_t crank, uint8_t *slice);
 
 /* --- proxy_rings.c --- */
 

@@ -76,7 +76,8 @@ struct world {
     uint32_t root_count;
     pthread_barrier_t barrier; /* all real ranks */
     uint32_t real_count;
-    int is_regular; /* every target node has the same local ranks */
+    int is_regular;    /* every target node has the same local ranks */
+    int32_t cross_nic; /* 2: the rings of odd nodes change places in pairs */
 };
 
 struct client {
@@ -252,6 +253,7 @@ static void own_topology(struct client *c, uint8_t *slice)
             memcpy(slice + 228 + 4 * (a * BOOT_CHANNELS + ch), &v[a], 4);
     }
     memset(slice, 0x11, 224);
+    memcpy(slice + 224, &c->world->cross_nic, 4);
     memcpy(slice + 4, &channels, 4);
     memcpy(slice + 36, &channels, 4);
 }
@@ -310,13 +312,36 @@ static int check_rings(struct client *c, const uint8_t *all)
     return code ? WRONG(c, "ring does not close (%u)", code) : 0;
 }
 
+/* The channel whose entries of a rank the ring of ch uses: NCCL numbers the nodes as
+ * their first ranks come, and in odd ones the channels of a pair change places where
+ * the NICs cross. */
+static uint32_t channel_at(const struct world *w, const uint8_t *all, uint32_t rank,
+                           uint32_t ch)
+{
+    const int32_t entry = i32(all + (size_t)rank * BOOT_TOPOLOGY_BYTES, 228);
+    uint32_t nodes = 0;
+
+    for (uint32_t i = 0; i < w->n; i++) {
+        int32_t own = i32(all + (size_t)i * BOOT_TOPOLOGY_BYTES, 228);
+        uint32_t k = 0;
+
+        while (k < i && i32(all + (size_t)k * BOOT_TOPOLOGY_BYTES, 228) != own)
+            k++;
+        if (k == i && own == entry)
+            break;
+        nodes += k == i;
+    }
+    return w->cross_nic == 2 && nodes % 2 ? ch ^ 1 : ch;
+}
+
 /* The board has the rings that NCCL makes of these messages. */
 static int check_board(struct client *c, const uint8_t *all)
 {
     struct crystal_board *board = c->world->place->board;
     const struct crystal_board_comm *entry =
         crystal_board_comm_find(board, crystal_nccl_hash(c->world->id, 128));
-    const uint32_t n = c->world->n;
+    const struct world *w = c->world;
+    const uint32_t n = w->n;
     int wait = 0;
 
     if (!entry)
@@ -334,10 +359,15 @@ static int check_board(struct client *c, const uint8_t *all)
             const uint32_t here = ranks ? ranks[i] : i;
             const uint32_t there = ranks ? ranks[(i + 1) % n] : (i + 1) % n;
             const uint8_t *slice = all + (size_t)here * BOOT_TOPOLOGY_BYTES;
-            int32_t next =
-                i32(slice, 228 + 4 * (3 * BOOT_CHANNELS + ch % RING_CHANNELS));
+            const uint32_t at = w->cross_nic
+                                    ? channel_at(w, all, here, ch % RING_CHANNELS)
+                                    : ch % RING_CHANNELS;
+            const uint32_t behind = w->cross_nic
+                                        ? channel_at(w, all, there, ch % RING_CHANNELS)
+                                        : ch % RING_CHANNELS;
+            int32_t next = i32(slice, 228 + 4 * (3 * BOOT_CHANNELS + at));
             int32_t entry_there =
-                i32(all + (size_t)there * BOOT_TOPOLOGY_BYTES, 228 + 4 * ch);
+                i32(all + (size_t)there * BOOT_TOPOLOGY_BYTES, 228 + 4 * behind);
 
             if ((i == 0 && here) ||
                 (next >= 0 ? (uint32_t)next != there : (uint32_t)entry_there != there))
@@ -592,10 +622,14 @@ static void check_healthy(struct place *p, const char *what)
 }
 
 /* One communicator from forge or join to its end. */
-static void one(struct place *p, uint32_t n, uint32_t *members, int is_regular,
-                int is_forged, const char *what)
+static void one_crossed(struct place *p, uint32_t n, uint32_t *members, int is_regular,
+                        int is_forged, int32_t cross_nic, const char *what)
 {
-    struct world w = {.place = p, .n = n, .members = members, .is_regular = is_regular};
+    struct world w = {.place = p,
+                      .n = n,
+                      .members = members,
+                      .is_regular = is_regular,
+                      .cross_nic = cross_nic};
     struct client *clients = calloc(REAL_MAX, sizeof *clients);
     struct crystal_board_comm *entry;
     struct crystal_error err = {0};
@@ -630,6 +664,12 @@ static void one(struct place *p, uint32_t n, uint32_t *members, int is_regular,
     wait_closed(p);
     check_healthy(p, what);
     free(clients);
+}
+
+static void one(struct place *p, uint32_t n, uint32_t *members, int is_regular,
+                int is_forged, const char *what)
+{
+    one_crossed(p, n, members, is_regular, is_forged, 0, what);
 }
 
 static uint32_t *identity(uint32_t n)
@@ -743,6 +783,23 @@ static void several_roots(void)
     roots_of(1024, 8, 0, 8, 0);
     roots_of(3, 3, 0, 1, 0); /* a root each */
     roots_of(3, 3, 1, 2, 0);
+}
+
+static void rings_that_cross_nics(void)
+{
+    static const uint32_t blocks[] = {1, 2, 4};
+
+    for (size_t i = 0; i < sizeof blocks / sizeof blocks[0]; i++) {
+        uint32_t real[REAL_MAX], *members = identity(32);
+        struct place p;
+
+        for (uint32_t k = 0; k < blocks[i]; k++)
+            real[k] = k;
+        place_open(&p, 32, blocks[i], real, blocks[i]);
+        one_crossed(&p, 32, members, 1, 1, 2, "crossed NICs");
+        place_close(&p);
+        free(members);
+    }
 }
 
 static void one_real_rank(void)
@@ -1131,6 +1188,7 @@ int main(void)
     CHECK_RUN(one_real_rank);
     CHECK_RUN(blocks_of_real_ranks);
     CHECK_RUN(several_roots);
+    CHECK_RUN(rings_that_cross_nics);
     CHECK_RUN(runs_of_real_ranks);
     CHECK_RUN(any_subset_in_any_order);
     CHECK_RUN(several_at_once);
