@@ -6,7 +6,7 @@
  *     member of that communicator and has not arrived at an operation that the waiting
  *     rank has arrived at (board; where virtual ranks answer at once, it does not say
  *     who has arrived),
- *   - it has not joined a communicator that the other has joined 3 s ago.
+ *   - it has not joined a communicator that the other has joined 1 s ago.
  * It is told when it has used no CPU for as long, and waits for nobody itself: who
  * computes is only slow.
  */
@@ -29,7 +29,7 @@
 #define LOOK_NS    1000000000U
 #define LOOKS_IDLE 4  /* without CPU, or stopped: by now all have told who wait 3 s */
 #define BUSY_TICKS 5U /* of 100 a second: what service threads use is less */
-#define JOIN_NS    UINT64_C(3000000000)
+#define JOIN_NS    UINT64_C(1000000000)
 
 struct watched {
     uint32_t lrank, pid; /* pid 0: not known */
@@ -155,7 +155,8 @@ static int check_claims(struct crystal_rank_watch *w,
 
         if (code)
             return code;
-        if (rank) {
+        /* in a container of its own it has another number here */
+        if (rank && rank->pid != r->pid && crystal_process_is_rank(r->pid, r->lrank)) {
             rank->has_joined = 1;
             rank->pid = r->pid;
         }
@@ -300,18 +301,23 @@ static int find_wait(struct crystal_rank_watch *w,
 
 /* What a rank that has joined nothing does: the processes with its environment, a
  * wrapper and what it has started, as one. ret->state 0: there is none here. */
-static void look_for(struct watched *rank, struct crystal_process_look *ret)
+static void look_for(const struct crystal_rank_watch *w, struct watched *rank,
+                     struct crystal_process_look *ret)
 {
     DIR *proc = opendir("/proc");
     struct dirent *entry;
+    char setting[4200];
 
+    /* another job may have the same rank here */
+    (void)snprintf(setting, sizeof setting, CRYSTAL_ENV_BOARD "=%s/board",
+                   crystal_board_directory(w->board));
     *ret = (struct crystal_process_look){0};
     while (proc && (entry = readdir(proc)) != NULL) {
         struct crystal_process_look process;
         uint32_t pid = (uint32_t)strtoul(entry->d_name, NULL, 10);
 
         if (!pid || !crystal_process_is_rank(pid, rank->lrank) ||
-            crystal_process_look(pid, &process))
+            !crystal_process_has(pid, setting) || crystal_process_look(pid, &process))
             continue;
         if (!ret->state || process.state == 'T')
             rank->pid = pid;
@@ -428,7 +434,7 @@ static int look_whom(struct crystal_rank_watch *w, struct watched *rank,
     if (rank->has_ended)
         return judge_ended(w, rank, &wait, records, count, err);
     if (!rank->has_joined) {
-        look_for(rank, &process);
+        look_for(w, rank, &process);
         if (process.state)
             count_look(rank, &process);
     }

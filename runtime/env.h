@@ -32,8 +32,8 @@
 /* Recorder: "replica" where live ranks stand for others, so that a rank's buffer may be
  * asked for although the rank is not the root of a broadcast; anything else: not. */
 #define CRYSTAL_ENV_LIVE "CRYSTAL_LIVE"
-/* Coordinator in capture: a rank that keeps others waiting and uses no CPU for so many
- * seconds (default 600) ends the stage. */
+/* Coordinator in capture, agents in plan and emulate: a rank that keeps others waiting
+ * and uses no CPU for so many seconds (default 600) ends the stage. */
 #define CRYSTAL_ENV_HANG_SECONDS "CRYSTAL_HANG_SECONDS"
 /* Plugin (NET, PROFILER): the board of this node, and where LRANK.run goes. */
 #define CRYSTAL_ENV_BOARD   "CRYSTAL_BOARD"

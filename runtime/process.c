@@ -50,25 +50,29 @@ int crystal_process_look(uint32_t pid, struct crystal_process_look *ret)
     return code ? code : stat_read(path, &ret->state, &ret->main_cpu_ticks);
 }
 
-int crystal_process_is_rank(uint32_t pid, uint32_t lrank)
+int crystal_process_has(uint32_t pid, const char *setting)
 {
-    char path[64], want[40], *environment = NULL, *at;
+    char path[64], *one = NULL;
     size_t length = 0;
-    ssize_t got;
-    int is_rank = 0;
+    int has = 0;
     FILE *file;
 
     (void)snprintf(path, sizeof path, "/proc/%" PRIu32 "/environ", pid);
-    (void)snprintf(want, sizeof want, "CRYSTAL_LRANK=%" PRIu32, lrank);
     file = fopen(path, "re");
-    while (file && !is_rank && (got = getdelim(&environment, &length, 0, file)) > 0) {
-        at = environment;
-        is_rank = strcmp(at, want) == 0;
-    }
+    while (file && !has && getdelim(&one, &length, 0, file) > 0)
+        has = strcmp(one, setting) == 0;
     if (file)
         (void)fclose(file); /* read-only */
-    free(environment);
-    return is_rank;
+    free(one);
+    return has;
+}
+
+int crystal_process_is_rank(uint32_t pid, uint32_t lrank)
+{
+    char setting[40];
+
+    (void)snprintf(setting, sizeof setting, "CRYSTAL_LRANK=%" PRIu32, lrank);
+    return crystal_process_has(pid, setting);
 }
 
 int crystal_process_main_waits(uint64_t *main_cpu_ticks)

@@ -13,6 +13,8 @@ struct crystal_process_look {
 /* 0, or -ESRCH where there is no such process here. */
 int crystal_process_look(uint32_t pid, struct crystal_process_look *ret);
 
+/* 1 where the environment that the process began with has this "NAME=value". */
+int crystal_process_has(uint32_t pid, const char *setting);
 /* 1 where the process runs as this logical rank (CRYSTAL_LRANK of its environment). */
 int crystal_process_is_rank(uint32_t pid, uint32_t lrank);
 

@@ -23,24 +23,42 @@ static struct crystal_roll *roll;
 static struct crystal_board *board;
 static struct crystal_rank_watch *watch;
 static pid_t ranks[2];
+static int rank_1_is_seen = 1;
 
-/* A process as a rank that has joined, waits for `crank` if that is one, and sleeps. */
-static pid_t start_rank(uint32_t lrank, uint32_t crank)
+/* The rank itself, in the process that start_rank makes: joins, waits for `crank` if
+ * that is one, and sleeps. */
+static int rank_main(char **argv)
 {
+    uint32_t lrank = (uint32_t)atoi(argv[2]), crank = (uint32_t)atoi(argv[3]);
+
+    crystal_roll_write(argv[1], CRYSTAL_ROLL_JOINED, lrank, COMM, lrank);
+    if (crank < 4)
+        crystal_roll_write(argv[1], CRYSTAL_ROLL_WAITS, lrank, COMM, crank);
+    if (write(STDOUT_FILENO, "", 1) == 1)
+        (void)pause();
+    return 0;
+}
+
+/* is_rank: its environment says so, as that of ranks does. */
+static pid_t start_rank(uint32_t lrank, uint32_t crank, int is_rank)
+{
+    char own[16], other[16], setting[32];
+    char *argv[] = {(char *)"rank", directory, own, other, NULL};
+    char *env[] = {setting, NULL};
     int ends[2];
     char ready;
     pid_t pid;
 
+    (void)snprintf(own, sizeof own, "%u", lrank);
+    (void)snprintf(other, sizeof other, "%u", crank);
+    (void)snprintf(setting, sizeof setting, "CRYSTAL_LRANK=%u", is_rank ? lrank : 99);
     if (pipe(ends) < 0)
         return -1;
     pid = fork();
     if (pid == 0) {
-        crystal_roll_write(directory, CRYSTAL_ROLL_JOINED, lrank, COMM, lrank);
-        if (crank < 4)
-            crystal_roll_write(directory, CRYSTAL_ROLL_WAITS, lrank, COMM, crank);
-        if (write(ends[1], "", 1) == 1)
-            (void)pause();
-        _exit(0);
+        (void)dup2(ends[1], STDOUT_FILENO);
+        (void)execve("/proc/self/exe", argv, env);
+        _exit(127);
     }
     CHECK_EQ(read(ends[0], &ready, 1), 1);
     (void)close(ends[0]);
@@ -75,8 +93,8 @@ static void begin(enum crystal_board_mode mode)
         exit(1);
     }
     watch = crystal_rank_watch_create(roll, board, &layout);
-    ranks[0] = start_rank(0, 3);
-    ranks[1] = start_rank(1, 9);
+    ranks[0] = start_rank(0, 3, 1);
+    ranks[1] = start_rank(1, 9, rank_1_is_seen);
 }
 
 static void end(void)
@@ -125,6 +143,7 @@ static void who_ended_and_had_not_arrived(void)
 
     begin(CRYSTAL_BOARD_TIMED);
     arrive(0);
+    CHECK_EQ(look(1, notice, &err), 0);
     end_rank(&ranks[1]);
     CHECK_EQ(look(10, notice, &err), -ECANCELED);
     CHECK_STR(err.text, "rank 1 has ended while rank 0 still communicates with it");
@@ -139,6 +158,7 @@ static void who_ended_after_it_arrived(void)
 
     begin(CRYSTAL_BOARD_TIMED);
     arrive(6);
+    CHECK_EQ(look(1, notice, &err), 0);
     end_rank(&ranks[1]);
     CHECK_EQ(look(7, notice, &err), 0);
     end();
@@ -151,10 +171,27 @@ static void who_ended_in_a_plan(void)
     char notice[CRYSTAL_ERROR_TEXT_BYTES];
 
     begin(CRYSTAL_BOARD_IMMEDIATE);
+    CHECK_EQ(look(1, notice, &err), 0);
     end_rank(&ranks[1]);
     CHECK_EQ(look(15, notice, &err), -ECANCELED);
     CHECK_STR(err.text, "rank 1 has ended while rank 0 still communicates with it");
     end();
+}
+
+/* Its number belongs to another process here: nothing is known of it. */
+static void who_cannot_be_seen(void)
+{
+    struct crystal_error err = {0};
+    char notice[CRYSTAL_ERROR_TEXT_BYTES];
+
+    rank_1_is_seen = 0;
+    begin(CRYSTAL_BOARD_TIMED);
+    arrive(0);
+    CHECK_EQ(look(7, notice, &err), 0);
+    end_rank(&ranks[1]);
+    CHECK_EQ(look(4, notice, &err), 0);
+    end();
+    rank_1_is_seen = 1;
 }
 
 static void who_sleeps_is_told_once(void)
@@ -211,8 +248,10 @@ static void two_processes_as_one_rank(void)
     end();
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
+    if (argc == 4)
+        return rank_main(argv);
     check_begin();
     alarm(180); /* it mostly waits */
     if (!mkdtemp(directory))
@@ -220,6 +259,7 @@ int main(void)
     CHECK_RUN(who_ended_and_had_not_arrived);
     CHECK_RUN(who_ended_after_it_arrived);
     CHECK_RUN(who_ended_in_a_plan);
+    CHECK_RUN(who_cannot_be_seen);
     CHECK_RUN(who_sleeps_is_told_once);
     CHECK_RUN(nobody_waits);
     CHECK_RUN(two_processes_as_one_rank);

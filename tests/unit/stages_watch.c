@@ -115,11 +115,11 @@ static void a_computing_rank(void)
 /* Before its first communicator. */
 static void a_rank_that_does_not_join(void)
 {
-    CHECK_EQ(
-        finish(start("exec %s emulate --job %s -- sh -c '[ $RANK != 1 ] || "
-                     "sleep 9; exec \"$@\"' - %s --tp 2 --pp 2 --iterations 3 " OPTIONS,
-                     scrystal, job_dir, program)),
-        0);
+    CHECK_EQ(finish(start(
+                 "exec %s emulate --job %s -- sh -c '[ $RANK != 1 ] || "
+                 "sleep 12; exec \"$@\"' - %s --tp 2 --pp 2 --iterations 3 " OPTIONS,
+                 scrystal, job_dir, program)),
+             0);
     CHECK_HAS(output, "crystal: emulate: rank 1 (pid ");
     CHECK_HAS(output, ") uses no CPU and keeps others waiting; rank ");
     CHECK_HAS(output, " waits for it to join communicator '/default_pg/0//cpu//0'\n");
