@@ -50,7 +50,8 @@
 /* Plugin: "1" lets ranks of one host give each other payload through shared memory, of
  * 16 MiB a connection; "0" (default): through the socket. */
 #define CRYSTAL_ENV_SHARE "CRYSTAL_SHARE"
-/* Plugin: a list of all messages goes to the file PATH.LRANK (replay/net_messages.h). */
+/* Plugin: a list of all messages goes to the file PATH.LRANK (replay/net_messages.h).
+ */
 #define CRYSTAL_ENV_MESSAGES "CRYSTAL_MESSAGES"
 /* NCCL_NET_PLUGIN and NCCL_PROFILER_PLUGIN name libnccl-net-crystal.so for NCCL and for
  * hostccl alike. */
