@@ -16,20 +16,6 @@
 #include <string.h>
 #include <unistd.h>
 
-/* The live ranks of this node: layout.live[first] up to end. */
-struct own {
-    uint32_t first, end;
-};
-
-/* Live ranks are dealt out to the nodes in order, as evenly as it goes. */
-static struct own own_ranks(const struct stage *stage)
-{
-    uint64_t count = stage->layout.live_count, nodes = stage->node_count;
-
-    return (struct own){(uint32_t)(count * stage->node / nodes),
-                        (uint32_t)(count * (stage->node + 1) / nodes)};
-}
-
 /* Another node's ranks may have begun to write theirs. */
 static int remove_old(const struct stage *stage, uint32_t lrank,
                       struct crystal_error *err)
@@ -46,7 +32,7 @@ static int remove_old(const struct stage *stage, uint32_t lrank,
     return code;
 }
 
-static int prepare(struct stage *stage, const struct own *own,
+static int prepare(struct stage *stage, const struct crystal_share *own,
                    struct crystal_error *err)
 {
     char library[PATH_MAX], ranks[PATH_MAX];
@@ -137,7 +123,8 @@ int stage_capture(struct stage *stage)
 {
     const struct crystal_layout *layout = &stage->layout;
     struct crystal_error err = {0};
-    struct own own = own_ranks(stage);
+    struct crystal_share own =
+        crystal_share_of(layout->live_count, stage->node, stage->node_count);
     int code = prepare(stage, &own, &err);
 
     if (!code && layout->live_mode == CRYSTAL_LIVE_LIST)

@@ -297,6 +297,19 @@ int crystal_client_begin_slice(struct crystal_client *c, uint32_t target_node,
     return begin(c, 2, target_node + 1, err);
 }
 
+int crystal_client_nodes(struct crystal_client *c, const struct crystal_msg_node *own,
+                         struct crystal_msg_node *nodes, struct crystal_error *err)
+{
+    int rc = call(c, CRYSTAL_MSG_NODE, own, sizeof *own, CRYSTAL_MSG_NODES, nodes,
+                  own->node_count * sizeof *nodes, NULL, 0, err);
+
+    for (uint32_t i = 0; rc == 0 && i < own->node_count; i++)
+        if (nodes[i].node != i || nodes[i].node_count != own->node_count ||
+            !nodes[i].port || nodes[i].port > UINT16_MAX)
+            rc = bad_answer(err, CRYSTAL_MSG_NODES);
+    return rc;
+}
+
 int crystal_client_finish(struct crystal_client *c, struct crystal_error *err)
 {
     return call(c, CRYSTAL_MSG_FINISH, NULL, 0, CRYSTAL_MSG_OK, NULL, 0, NULL, 0, err);

@@ -67,6 +67,10 @@ int crystal_client_begin_rank(struct crystal_client *c, uint32_t lrank,
 /* Plan begins anew, with the ranks of this target node instead of the sandbox. */
 int crystal_client_begin_slice(struct crystal_client *c, uint32_t target_node,
                                struct crystal_error *err);
+/* For a stage on several nodes: tells where this node's service is, waits for all
+ * agents of the stage, and gives everybody's place. nodes has own->node_count. */
+int crystal_client_nodes(struct crystal_client *c, const struct crystal_msg_node *own,
+                         struct crystal_msg_node *nodes, struct crystal_error *err);
 int crystal_client_finish(struct crystal_client *c, struct crystal_error *err);
 int crystal_client_fail(struct crystal_client *c, const char *sentence);
 /* Agent: called from the reader thread for COMM_ID and COMM_FORGE. For forge (forge =

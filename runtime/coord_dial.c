@@ -50,7 +50,8 @@ static int hex_digit(int c)
     return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
 }
 
-static int read_token(const char *path, uint8_t *token, struct crystal_error *err)
+int crystal_token_read(const char *path, uint8_t token[CRYSTAL_TOKEN_BYTES],
+                       struct crystal_error *err)
 {
     char hex[2 * CRYSTAL_TOKEN_BYTES];
     struct crystal_error why = {0};
@@ -185,7 +186,7 @@ int crystal_coord_dial(const char *coord_file, const char *token_file,
     rc = connect_wait(coord_file, &fd, err);
     if (rc < 0)
         return rc;
-    rc = read_token(token_file, token, err);
+    rc = crystal_token_read(token_file, token, err);
     if (rc == 0)
         rc = greet(fd, token, role, lrank, &welcome, err);
     memset(token, 0, sizeof token);

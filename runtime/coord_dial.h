@@ -7,6 +7,10 @@
 
 #include <stdint.h>
 
+/* The job's token, from its file of hexadecimal digits. */
+int crystal_token_read(const char *path, uint8_t token[CRYSTAL_TOKEN_BYTES],
+                       struct crystal_error *err);
+
 /* As crystal_client_open. ret_welcome may be NULL; *ret_fd is a blocking socket behind
  * WELCOME, the caller's to close. */
 int crystal_coord_dial(const char *coord_file, const char *token_file,

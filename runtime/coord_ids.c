@@ -79,10 +79,10 @@ static void members_of(const struct crystal_coord *coord,
     ret->count = 2;
 }
 
-/* COMM_ID or COMM_FORGE to all agents of the stage, or to the first only. */
+/* COMM_ID or COMM_FORGE to all agents of the stage, or to one only. */
 static int tell_agents(struct crystal_coord *coord, unsigned type, uint32_t request,
                        const uint8_t *id, const char *key, size_t key_bytes,
-                       const struct members *members, int only_first)
+                       const struct members *members, const struct client *only)
 {
     struct crystal_msg_comm_id msg = {.name_bytes = (uint32_t)key_bytes,
                                       .member_count = members->count};
@@ -100,7 +100,7 @@ static int tell_agents(struct crystal_coord *coord, unsigned type, uint32_t requ
         memcpy(body + sizeof msg + key_bytes, members->lranks,
                (size_t)members->count * 4);
     for (struct client *c = coord->clients; c; c = c->next)
-        if (c->role == CRYSTAL_ROLE_AGENT && c->in_stage && !(only_first && told)) {
+        if (c->role == CRYSTAL_ROLE_AGENT && c->in_stage && (!only || c == only)) {
             crystal_link_send(c->link, type, request, body, bytes);
             told++;
         }
@@ -121,7 +121,7 @@ static void id_set(struct crystal_coord *coord, const struct crystal_store_match
     members_of(coord, m, key, key_bytes, &members);
     if (coord->stage != STAGE_CAPTURE) {
         (void)tell_agents(coord, CRYSTAL_MSG_COMM_ID, 0, id, key, key_bytes, &members,
-                          0);
+                          NULL);
         return;
     }
     memcpy(name, key, key_bytes);
@@ -137,6 +137,8 @@ static void id_set(struct crystal_coord *coord, const struct crystal_store_match
 static void ask_agent(struct crystal_coord *coord, const char *key, size_t key_bytes,
                       const struct members *members)
 {
+    const struct client *owner =
+        crystal_coord_owner(coord, members->lranks, members->count);
     char sentence[CRYSTAL_ERROR_TEXT_BYTES];
     struct forge *f;
 
@@ -154,8 +156,8 @@ static void ask_agent(struct crystal_coord *coord, const char *key, size_t key_b
     f->request = ++coord->next_forge;
     f->next = coord->forges;
     coord->forges = f;
-    if (tell_agents(coord, CRYSTAL_MSG_COMM_FORGE, f->request, NULL, key, key_bytes,
-                    members, 1) > 0)
+    if (owner && tell_agents(coord, CRYSTAL_MSG_COMM_FORGE, f->request, NULL, key,
+                             key_bytes, members, owner) > 0)
         return;
     (void)snprintf(
         sentence, sizeof sentence,

@@ -314,6 +314,11 @@ void crystal_link_body_max(struct crystal_link *link, size_t body_max)
     link->body_max = body_max;
 }
 
+int crystal_link_fd(const struct crystal_link *link)
+{
+    return link->watch.fd;
+}
+
 void crystal_link_set_owner(struct crystal_link *link, void *owner)
 {
     link->owner = owner;

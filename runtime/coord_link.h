@@ -42,6 +42,8 @@ void crystal_link_end(struct crystal_link *link);
 /* 1 = nothing is queued. */
 int crystal_link_is_flushed(const struct crystal_link *link);
 
+/* The socket, for its addresses; the link's. */
+int crystal_link_fd(const struct crystal_link *link);
 /* The owner's pointer. */
 void crystal_link_set_owner(struct crystal_link *link, void *owner);
 void *crystal_link_owner(const struct crystal_link *link);

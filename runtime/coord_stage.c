@@ -109,6 +109,7 @@ void crystal_coord_stage_clear(struct crystal_coord *coord)
     crystal_timer_stop(&coord->reset_timer);
     crystal_coord_forget_forges(coord);
     crystal_coord_forget_inits(coord);
+    crystal_coord_forget_nodes(coord);
     crystal_exchange_destroy(coord->exchange);
     coord->exchange = NULL;
     crystal_groups_destroy(coord->groups);

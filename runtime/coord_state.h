@@ -23,6 +23,9 @@ struct client {
     uint32_t pid;
     uint8_t in_stage; /* takes part in the stage that runs */
     uint8_t may_drop; /* said BYE, or was told that it has done enough */
+    uint8_t has_node; /* agent: it has asked for the nodes */
+    uint32_t node_request;
+    struct crystal_msg_node node;
 };
 
 /* An id that an agent was asked to make. */
@@ -74,6 +77,8 @@ struct crystal_coord {
     struct crystal_timer held_timer;
     uint32_t next_forge;
     struct crystal_watch_state watch; /* capture only */
+    uint32_t node_count;              /* that agents have told; 0: none has */
+    struct crystal_timer nodes_timer;
     struct crystal_timer watch_timer, reset_timer;
 
     /* The end of the job. */
@@ -129,6 +134,15 @@ void crystal_coord_comm_init(struct crystal_coord *coord, uint32_t lrank,
 /* The exchange has learned an id. */
 void crystal_coord_id_learned(struct crystal_coord *coord);
 void crystal_coord_forget_inits(struct crystal_coord *coord);
+
+/* coord_nodes.c: NODE. Negative: close the client. */
+int crystal_coord_node(struct client *c, const struct crystal_message_head *head,
+                       const struct crystal_blob *body);
+void crystal_coord_forget_nodes(struct crystal_coord *coord);
+/* The stage's agent of the node that makes a communicator of these members: the lowest
+ * one that runs any of them. NULL where there is none. */
+struct client *crystal_coord_owner(const struct crystal_coord *coord,
+                                   const uint32_t *members, uint32_t count);
 
 /* coord_ids.c: the store's hooks and the ids of communicators. */
 extern const struct crystal_store_hooks crystal_coord_store_hooks;

@@ -27,6 +27,7 @@
  *   runs/NNN/R.run    emulate: one per sandbox rank (replay/run_record.h)
  *
  *   runs/NNN/run.yaml emulate: wire, counters of the board, exit codes
+ *   runs/NNN/run.K.yaml ... of sandbox nodes K = 1, 2, ... where there are several
  *
  *   report.txt, report.json, report.html, trace.json
  *

@@ -27,7 +27,8 @@ const char *crystal_live_name(enum crystal_live mode)
                                        : "replica";
 }
 
-static int contains(const uint32_t *ranks, uint32_t count, uint32_t rank)
+/* Its index, count where it is not there. */
+static uint32_t find(const uint32_t *ranks, uint32_t count, uint32_t rank)
 {
     uint32_t low = 0, high = count;
 
@@ -35,13 +36,36 @@ static int contains(const uint32_t *ranks, uint32_t count, uint32_t rank)
         uint32_t middle = low + (high - low) / 2;
 
         if (ranks[middle] == rank)
-            return 1;
+            return middle;
         if (ranks[middle] < rank)
             low = middle + 1;
         else
             high = middle;
     }
-    return 0;
+    return count;
+}
+
+static int contains(const uint32_t *ranks, uint32_t count, uint32_t rank)
+{
+    return find(ranks, count, rank) < count;
+}
+
+struct crystal_share crystal_share_of(uint32_t count, uint32_t node,
+                                      uint32_t node_count)
+{
+    return (struct crystal_share){
+        (uint32_t)((uint64_t)count * node / node_count),
+        (uint32_t)((uint64_t)count * (node + 1) / node_count)};
+}
+
+uint32_t crystal_layout_node_of(const struct crystal_layout *layout,
+                                uint32_t node_count, uint32_t lrank)
+{
+    uint32_t i = find(layout->sandbox, layout->sandbox_count, lrank);
+
+    if (i == layout->sandbox_count)
+        return UINT32_MAX;
+    return (uint32_t)((((uint64_t)i + 1) * node_count - 1) / layout->sandbox_count);
 }
 
 int crystal_layout_is_sandbox(const struct crystal_layout *layout, uint32_t lrank)

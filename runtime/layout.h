@@ -82,4 +82,16 @@ uint32_t crystal_layout_representative(const struct crystal_layout *layout,
                                        uint32_t lrank);
 int crystal_layout_is_sandbox(const struct crystal_layout *layout, uint32_t lrank);
 
+/* What node (of node_count) gets of `count` things that are dealt out in order, as
+ * evenly as it goes: first up to end. */
+struct crystal_share {
+    uint32_t first, end;
+};
+struct crystal_share crystal_share_of(uint32_t count, uint32_t node,
+                                      uint32_t node_count);
+/* The sandbox node that runs lrank, where the sandbox is dealt out to node_count of
+ * them; UINT32_MAX where it is a virtual rank. */
+uint32_t crystal_layout_node_of(const struct crystal_layout *layout,
+                                uint32_t node_count, uint32_t lrank);
+
 #endif

@@ -90,24 +90,30 @@ void crystal_access_destroy(struct crystal_access *access)
     free(access);
 }
 
-static int is_loopback(const struct in6_addr *a)
+int crystal_address_is_loopback(const struct in6_addr *a)
 {
     return IN6_IS_ADDR_LOOPBACK(a) ||
            (IN6_IS_ADDR_V4MAPPED(a) && a->s6_addr[12] == 127);
 }
 
+int crystal_address_of(int fd, int is_peer, struct in6_addr *ret)
+{
+    struct sockaddr_storage sa;
+    socklen_t bytes = sizeof sa;
+
+    if ((is_peer ? getpeername(fd, (struct sockaddr *)&sa, &bytes)
+                 : getsockname(fd, (struct sockaddr *)&sa, &bytes)) < 0)
+        return -errno;
+    return address_of((struct sockaddr *)&sa, ret);
+}
+
 int crystal_access_allows(const struct crystal_access *access, int fd)
 {
-    struct sockaddr_storage peer, local;
-    socklen_t peer_bytes = sizeof peer, local_bytes = sizeof local;
     struct in6_addr p, l;
 
-    if (getpeername(fd, (struct sockaddr *)&peer, &peer_bytes) < 0 ||
-        getsockname(fd, (struct sockaddr *)&local, &local_bytes) < 0 ||
-        address_of((struct sockaddr *)&peer, &p) < 0 ||
-        address_of((struct sockaddr *)&local, &l) < 0)
+    if (crystal_address_of(fd, 1, &p) < 0 || crystal_address_of(fd, 0, &l) < 0)
         return 0;
-    if (is_loopback(&p) || memcmp(&p, &l, sizeof p) == 0)
+    if (crystal_address_is_loopback(&p) || memcmp(&p, &l, sizeof p) == 0)
         return 1;
     for (size_t i = 0; access && i < access->count; i++)
         if (memcmp(&p, &access->addresses[i], sizeof p) == 0)

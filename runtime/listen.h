@@ -9,6 +9,7 @@
 
 #include "runtime/error.h"
 
+#include <netinet/in.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -21,6 +22,11 @@ struct crystal_access *crystal_access_create(const char *names,
 void crystal_access_destroy(struct crystal_access *access);
 /* 1 where the peer of the connected socket fd may come in. access may be NULL. */
 int crystal_access_allows(const struct crystal_access *access, int fd);
+
+/* The peer's (is_peer) or the own address of the connected socket fd; IPv4 as
+ * ::ffff:a.b.c.d. Negative errno where it has none. */
+int crystal_address_of(int fd, int is_peer, struct in6_addr *ret);
+int crystal_address_is_loopback(const struct in6_addr *address);
 
 /* Non-blocking, close-on-exec; port 0 takes any, ret_port says which. -EADDRINUSE names
  * the port and the option by which another is chosen. */

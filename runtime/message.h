@@ -57,6 +57,9 @@ enum crystal_message_type {
                                 that ends without is a dead client */
     CRYSTAL_MSG_NOTICE = 20, /* coordinator -> agents: text that the user should see, a
                                warning where it begins with "warning: " */
+    CRYSTAL_MSG_NODE = 21,   /* agent of a stage on several nodes: struct
+                                crystal_msg_node -> NODES when all have asked */
+    CRYSTAL_MSG_NODES = 22,  /* node_count x struct crystal_msg_node, by node */
     CRYSTAL_MSG_WAITING = 19 /* rank: it can do nothing before the RESULT of the request
                                 number of this message; no answer. What tells a rank
                                 that computes from one that waits for ever */
@@ -129,6 +132,18 @@ struct crystal_msg_comm_id {
     uint8_t id[NCCL_UNIQUE_ID_BYTES];
     uint32_t name_bytes;   /* the store key follows, without a zero */
     uint32_t member_count; /* then this many u32: logical ranks by crank; 0 = unknown */
+};
+
+#define CRYSTAL_NODES_MAX 1024U /* nodes of a stage */
+
+/* Where the service of a sandbox node is (replay/node_links.h). */
+struct crystal_msg_node {
+    uint32_t node;
+    uint32_t node_count; /* the same for all; 2 to CRYSTAL_NODES_MAX */
+    uint32_t port;       /* host order */
+    uint32_t run;        /* node 0: number of the run's directory; else 0 */
+    uint8_t address[16]; /* IPv6, or ::ffff:a.b.c.d. From an agent: all zero where the
+                            coordinator is to say how the others reach it */
 };
 
 /* --- framing, for both ends --- */

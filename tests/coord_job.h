@@ -42,6 +42,7 @@ static inline void *job_main(void *context)
 }
 
 static int reports;
+static uint64_t job_nodes_ns; /* crystal_coord_config.nodes_ns of the next job */
 
 static inline int count_report(const char *job_dir, struct crystal_error *err)
 {
@@ -55,7 +56,8 @@ static inline int count_report(const char *job_dir, struct crystal_error *err)
 static inline void job_start(struct job *j, uint32_t stage)
 {
     struct crystal_error err = {0};
-    struct crystal_coord_config config = {.report = count_report};
+    struct crystal_coord_config config = {.report = count_report,
+                                          .nodes_ns = job_nodes_ns};
 
     memset(j, 0, sizeof *j);
     strcpy(j->path, "/tmp/crystal-coord-XXXXXX");

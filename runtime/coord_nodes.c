@@ -1,0 +1,168 @@
+/* The nodes of a stage on several: every agent tells where its node's service is, and
+ * all are told when the last one has come. See coord.h. */
+#include "config.h"
+
+#include "runtime/coord.h"
+
+#include "runtime/coord_state.h"
+#include "runtime/layout.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <netinet/in.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define NODES_NS 60000000000U
+
+static struct client *agent_of(const struct crystal_coord *coord, uint32_t node)
+{
+    struct client *c = coord->clients;
+
+    while (c && (!c->has_node || !c->in_stage || c->node.node != node))
+        c = c->next;
+    return c;
+}
+
+void crystal_coord_forget_nodes(struct crystal_coord *coord)
+{
+    crystal_timer_stop(&coord->nodes_timer);
+    coord->node_count = 0;
+    for (struct client *c = coord->clients; c; c = c->next)
+        c->has_node = 0;
+}
+
+static uint64_t limit_ns(const struct crystal_coord *coord)
+{
+    return coord->config.nodes_ns ? coord->config.nodes_ns : NODES_NS;
+}
+
+static void too_late(void *context)
+{
+    struct crystal_coord *coord = context;
+    char sentence[CRYSTAL_ERROR_TEXT_BYTES];
+    uint32_t missing = 0;
+
+    while (missing < coord->node_count && agent_of(coord, missing))
+        missing++;
+    (void)snprintf(sentence, sizeof sentence,
+                   "coordinator: the agent of node %" PRIu32 " of %" PRIu32
+                   " has not come within %.0f s; see log/ in the job directory",
+                   missing, coord->node_count, (double)limit_ns(coord) / 1e9);
+    crystal_coord_fail(coord, sentence);
+}
+
+/* An address of this host that others have come to; loopback where nobody has from
+ * elsewhere. */
+static void own_address(const struct crystal_coord *coord, struct in6_addr *ret)
+{
+    static const struct in6_addr loopback = {
+        .s6_addr = {[10] = 0xff, [11] = 0xff, [12] = 127, [15] = 1}};
+    struct in6_addr peer;
+
+    for (const struct client *c = coord->clients; c; c = c->next)
+        if (c->has_node &&
+            crystal_address_of(crystal_link_fd(c->link), 1, &peer) == 0 &&
+            !crystal_address_is_loopback(&peer) &&
+            crystal_address_of(crystal_link_fd(c->link), 0, ret) == 0)
+            return;
+    *ret = loopback;
+}
+
+/* Where the other nodes reach this one, if it does not say so itself. */
+static void find_address(const struct crystal_coord *coord, struct client *c)
+{
+    static const uint8_t none[16];
+    struct in6_addr address;
+
+    if (memcmp(c->node.address, none, sizeof none) != 0)
+        return;
+    if (crystal_address_of(crystal_link_fd(c->link), 1, &address) < 0 ||
+        crystal_address_is_loopback(&address))
+        own_address(coord, &address);
+    memcpy(c->node.address, &address, sizeof c->node.address);
+}
+
+static void tell_all(struct crystal_coord *coord)
+{
+    struct crystal_msg_node *nodes = calloc(coord->node_count, sizeof *nodes);
+
+    if (!nodes) {
+        crystal_coord_fail(coord, "coordinator: out of memory");
+        return;
+    }
+    for (uint32_t i = 0; i < coord->node_count; i++) {
+        struct client *c = agent_of(coord, i);
+
+        find_address(coord, c);
+        nodes[i] = c->node;
+    }
+    for (uint32_t i = 0; i < coord->node_count; i++) {
+        const struct client *c = agent_of(coord, i);
+
+        crystal_link_send(c->link, CRYSTAL_MSG_NODES, c->node_request, nodes,
+                          coord->node_count * sizeof *nodes);
+    }
+    free(nodes);
+}
+
+int crystal_coord_node(struct client *c, const struct crystal_message_head *head,
+                       const struct crystal_blob *body)
+{
+    struct crystal_coord *coord = c->coord;
+    char sentence[CRYSTAL_ERROR_TEXT_BYTES];
+    struct crystal_msg_node node;
+    uint32_t count = 0;
+
+    if (c->role != CRYSTAL_ROLE_AGENT || body->bytes != sizeof node)
+        return -EBADMSG;
+    memcpy(&node, body->data, sizeof node);
+    if (node.node_count < 2 || node.node_count > CRYSTAL_NODES_MAX ||
+        node.node >= node.node_count || !node.port || node.port > UINT16_MAX)
+        return -EBADMSG;
+    if (!c->in_stage || coord->failed)
+        return 0; /* it was told */
+    if (c->has_node || agent_of(coord, node.node) ||
+        (coord->node_count && coord->node_count != node.node_count)) {
+        (void)snprintf(sentence, sizeof sentence,
+                       "coordinator: a second agent of node %" PRIu32 " of %" PRIu32
+                       " has come; is another step running in this job?",
+                       node.node, node.node_count);
+        crystal_coord_fail(coord, sentence);
+        return 0;
+    }
+    coord->node_count = node.node_count;
+    c->node = node;
+    c->node_request = head->request;
+    c->has_node = 1;
+    while (count < node.node_count && agent_of(coord, count))
+        count++;
+    crystal_timer_stop(&coord->nodes_timer);
+    if (count == node.node_count)
+        tell_all(coord);
+    else
+        crystal_timer_start(&coord->nodes_timer, coord->loop, limit_ns(coord), too_late,
+                            coord);
+    return 0;
+}
+
+struct client *crystal_coord_owner(const struct crystal_coord *coord,
+                                   const uint32_t *members, uint32_t count)
+{
+    struct client *c = coord->clients;
+    uint32_t owner = UINT32_MAX;
+
+    for (uint32_t i = 0; coord->node_count && i < count; i++) {
+        uint32_t node =
+            crystal_layout_node_of(coord->config.layout, coord->node_count, members[i]);
+
+        if (node < owner)
+            owner = node;
+    }
+    if (owner != UINT32_MAX)
+        return agent_of(coord, owner);
+    while (c && (c->role != CRYSTAL_ROLE_AGENT || !c->in_stage))
+        c = c->next;
+    return c;
+}
