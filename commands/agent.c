@@ -19,6 +19,8 @@ static const struct option long_options[] = {
     {"job", required_argument, NULL, 'j'},
     {"stage", required_argument, NULL, 's'},
     {"marked", no_argument, NULL, 'm'},
+    {"node", required_argument, NULL, 'n'},
+    {"nodes", required_argument, NULL, 'N'},
     {"help", no_argument, NULL, 'h'},
     {NULL, 0, NULL, 0},
 };
@@ -33,17 +35,24 @@ static void help(FILE *out)
             "the sandbox ranks.\n\n"
             "  --job=DIR       the job directory\n"
             "  --stage=STAGE   capture, plan or emulate\n"
-            "  --marked        the node's crystal.so has left DIR/agent.NODE.spank\n");
+            "  --marked        the node's crystal.so has left DIR/agent.NODE.spank\n"
+            "  --node=K        this node, of those of the stage, from 0 (default: the\n"
+            "                  step's, as Slurm says, else 0)\n"
+            "  --nodes=M       how many there are (the same, else 1)\n");
+}
+
+static uint32_t number_of(const char *text, uint32_t otherwise)
+{
+    char *end;
+    unsigned long number = text ? strtoul(text, &end, 10) : 0;
+
+    return text && *text && !*end && number < UINT32_MAX ? (uint32_t)number : otherwise;
 }
 
 /* What Slurm says of the step's nodes; by hand there is one. */
 static uint32_t slurm_number(const char *name, uint32_t otherwise)
 {
-    const char *text = getenv(name);
-    char *end;
-    unsigned long number = text ? strtoul(text, &end, 10) : 0;
-
-    return text && *text && !*end && number < UINT32_MAX ? (uint32_t)number : otherwise;
+    return number_of(getenv(name), otherwise);
 }
 
 /* What this node must have before the job's first stage begins, so that it is not the
@@ -71,11 +80,10 @@ static int check_node(const struct stage *stage, uint32_t node, int is_marked,
     return code;
 }
 
-static int run(enum stage_kind kind, const char *job_dir, int is_marked, char **program)
+static int run(enum stage_kind kind, const char *job_dir, uint32_t node,
+               uint32_t node_count, int is_marked, char **program)
 {
     struct crystal_error err = {0};
-    uint32_t node = slurm_number("SLURM_NODEID", 0);
-    uint32_t node_count = slurm_number("SLURM_STEP_NUM_NODES", 1);
     struct stage stage;
     int code;
 
@@ -85,7 +93,7 @@ static int run(enum stage_kind kind, const char *job_dir, int is_marked, char **
     }
     if (kind == STAGE_EMULATE && !program[0])
         stage.program = NULL; /* Slurm's tasks are the sandbox ranks */
-    if (stage_begin(&stage, node, node_count ? node_count : 1, &err) ||
+    if (stage_begin(&stage, node, node_count, &err) ||
         check_node(&stage, node, is_marked, &err))
         code = stage_failed(&stage, &err);
     else if (kind == STAGE_CAPTURE)
@@ -98,6 +106,8 @@ static int run(enum stage_kind kind, const char *job_dir, int is_marked, char **
 
 CRYSTAL_COMMAND(agent)
 {
+    uint32_t node = slurm_number("SLURM_NODEID", 0);
+    uint32_t node_count = slurm_number("SLURM_STEP_NUM_NODES", 1);
     const char *job_dir = NULL, *stage = NULL;
     enum stage_kind kind;
     int option, is_marked = 0;
@@ -114,6 +124,12 @@ CRYSTAL_COMMAND(agent)
         case 'm':
             is_marked = 1;
             break;
+        case 'n':
+            node = number_of(optarg, UINT32_MAX);
+            break;
+        case 'N':
+            node_count = number_of(optarg, 0);
+            break;
         case 'h':
             help(stdout);
             return 0;
@@ -126,5 +142,13 @@ CRYSTAL_COMMAND(agent)
         help(stderr);
         return CRYSTAL_EXIT_USAGE;
     }
-    return run(kind, job_dir, is_marked, argv + optind);
+    if (node >= node_count) {
+        crystal_log(CRYSTAL_LOG_ERROR, stage_name(kind),
+                    "--node and --nodes: give a number from 0 and how many there are");
+        return CRYSTAL_EXIT_USAGE;
+    }
+    if (kind == STAGE_PLAN && node > 0)
+        return 0; /* the first node measures for all */
+    return run(kind, job_dir, node, kind == STAGE_PLAN ? 1 : node_count, is_marked,
+               argv + optind);
 }

@@ -99,8 +99,7 @@ static int parse_list(const char *list, int asked[CRYSTAL_STAGE_COUNT],
     return any ? 0 : crystal_error_set(err, EINVAL, "--crystal-stages: names no stage");
 }
 
-static int check_nodes(const struct crystal_layout *l, const int *asked,
-                       struct crystal_error *err)
+static int check_nodes(const struct crystal_layout *l, struct crystal_error *err)
 {
     uint32_t nodes = l->sandbox_count / l->ranks_per_node;
 
@@ -109,14 +108,7 @@ static int check_nodes(const struct crystal_layout *l, const int *asked,
                                  "--crystal-sandbox: spans %u target nodes; ranks that "
                                  "run one by one (--crystal-live) need one",
                                  nodes);
-    if (nodes == 1 || (!asked[PLAN] && !asked[EMULATE]))
-        return 0;
-    return crystal_error_set(
-        err, ENOTSUP,
-        "--crystal-sandbox: spans %u target nodes; plan and emulate "
-        "of more than one are not yet supported, capture is "
-        "(--crystal-stages=capture)",
-        nodes);
+    return 0;
 }
 
 /* Leaves out what is current, aloud. */
@@ -157,7 +149,7 @@ int layout_stages(const struct layout_stages *stages, const struct crystal_layou
     code =
         parse_list(stages->asked ? stages->asked : "capture,plan,emulate", asked, err);
     if (!code)
-        code = check_nodes(l, asked, err);
+        code = check_nodes(l, err);
     if (!code && stages->dir)
         code = skip_current(stages, l, asked, notice, notice_bytes, err);
     for (int i = 0; i < CRYSTAL_STAGE_COUNT && !code; i++)

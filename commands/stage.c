@@ -80,13 +80,6 @@ int stage_open(struct stage *stage, enum stage_kind kind, const char *job_dir,
     code = stage_path(stage, path, err, "layout.yaml");
     if (!code)
         code = crystal_layout_read(path, &stage->layout, err);
-    if (!code && kind != STAGE_CAPTURE &&
-        stage->layout.sandbox_count > stage->layout.ranks_per_node)
-        code = crystal_error_set(
-            err, ENOTSUP,
-            "the sandbox spans %u target nodes; %s of more than "
-            "one is not yet supported",
-            stage->layout.sandbox_count / stage->layout.ranks_per_node, stage->name);
     if (!code)
         code = stage_path(stage, stage->coord_file, err, "coord");
     if (!code)
@@ -145,6 +138,7 @@ int stage_begin(struct stage *stage, uint32_t node, uint32_t node_count,
 
     stage->node = node;
     stage->node_count = node_count;
+    stage->own = crystal_share_of(stage->layout.sandbox_count, node, node_count);
 
     /* first: it blocks the signals that all later threads must not take */
     stage->launch = crystal_launch_create(err);

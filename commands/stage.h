@@ -27,6 +27,7 @@ struct stage_env {
 struct stage {
     enum stage_kind kind;
     uint32_t node, node_count; /* this agent's node of the step */
+    struct crystal_share own;  /* what of layout.sandbox runs here; from begin */
     const char *name;          /* "capture", ...: also the component of messages */
     char **program;            /* argv, borrowed; NULL: none here */
     struct crystal_words line; /* the same with wrapper and arguments of the stage */
@@ -111,6 +112,9 @@ typedef int (*stage_check_fn)(void *context, struct crystal_error *err);
  * failing check or a signal ends the others. Afterwards no rank runs. */
 int stage_wait_ranks(struct stage *stage, stage_check_fn check, void *context,
                      struct crystal_error *err);
+/* Whether the coordinator has ended the stage: 0 well, -ECANCELED with its sentence,
+ * which stage_failed then leaves to whoever found it; -ETIMEDOUT it goes on. */
+int stage_stopped(struct stage *stage, struct crystal_error *err);
 /* Waits without ranks of our own until the coordinator ends the job: 0. */
 int stage_wait_job(struct stage *stage, stage_check_fn check, void *context,
                    struct crystal_error *err);

@@ -21,20 +21,25 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #define RUNS_MAX 100000
 #define CHECK_MS 100
 
-/* Makes the next free DIR/runs/NNN; its name relative to DIR into sub. */
-static int make_run_dir(const struct stage *stage, char *sub, size_t sub_bytes,
-                        char path[PATH_MAX], struct crystal_error *err)
+#define RECORDS_MS       5000 /* the other nodes end at the same time */
+#define RECORDS_PAUSE_MS 10
+
+/* Makes the next free DIR/runs/NNN; its number into *ret. */
+static int make_run_dir(const struct stage *stage, uint32_t *ret,
+                        struct crystal_error *err)
 {
     int code = crystal_jobdir_mkdir(stage->dir, "runs", err);
+    char path[PATH_MAX];
 
-    for (unsigned n = 1; !code && n < RUNS_MAX; n++) {
-        (void)snprintf(sub, sub_bytes, "runs/%03u", n);
-        code = stage_path(stage, path, err, "%s", sub);
+    for (uint32_t n = 1; !code && n < RUNS_MAX; n++) {
+        *ret = n;
+        code = stage_path(stage, path, err, "runs/%03u", n);
         if (code || mkdir(path, 0700) == 0)
             return code;
         if (errno != EEXIST)
@@ -64,14 +69,17 @@ static int write_env(const struct stage *stage, uint32_t node,
     return crystal_outfile_close(&f, 0, err);
 }
 
-/* What the run leaves: sealed records and run.yaml, then the report. */
+/* What this node leaves of the run: sealed records and run.yaml, run.NODE.yaml of
+ * others than the first. */
 static int finish_run(const struct stage *stage, const char *sub,
                       struct crystal_error *err)
 {
     char path[PATH_MAX];
-    int code = stage_node_seal_runs(stage, sub, err);
+    int code = stage_node_seal_runs(stage, sub, stage->own, err);
 
-    if (!code)
+    if (!code && stage->node)
+        code = stage_path(stage, path, err, "%s/run.%u.yaml", sub, stage->node);
+    else if (!code)
         code = stage_path(stage, path, err, "%s/run.yaml", sub);
     if (!code)
         code = crystal_node_run_yaml(stage->service, path, err);
@@ -125,22 +133,41 @@ static void outlast_tasks(struct stage *stage, struct task_ends *ends)
 static int check_job(const struct stage *stage, const char *sub,
                      struct crystal_error *err)
 {
-    for (uint32_t i = 0; i < stage->layout.sandbox_count; i++)
+    for (uint32_t i = stage->own.first; i < stage->own.end; i++)
         if (!crystal_node_has_joined(stage->service, stage->layout.sandbox[i]))
             return crystal_error_set(err, ESTALE, "rank %u made no NCCL call",
                                      stage->layout.sandbox[i]);
-    return crystal_report_fit(stage->job_dir, sub, err);
+    return stage->node ? 0 : crystal_report_fit(stage->job_dir, sub, err);
+}
+
+/* This node's ranks run as our children; other nodes' need our service to their end. */
+static int run_ranks(struct stage *stage, struct crystal_error *err)
+{
+    const struct timespec pause = {0, CHECK_MS * 1000000L};
+    int code = stage_start_ranks(stage, stage->layout.sandbox + stage->own.first,
+                                 stage->own.end - stage->own.first, 0, err);
+
+    if (!code)
+        code = stage_wait_ranks(stage, stage_node_check, stage, err);
+    while (!code && !crystal_node_is_done(stage->service)) {
+        (void)nanosleep(&pause, NULL);
+        code = stage_stopped(stage, err);
+        if (code == -ETIMEDOUT)
+            code = stage_node_check(stage, err);
+    }
+    return code;
 }
 
 /* Environment and files, then the program runs, here or as Slurm's tasks. */
-static int run_program(struct stage *stage, struct watch *watch, const char *run,
+static int run_program(struct stage *stage, struct watch *watch, const char *sub,
                        struct crystal_error *err)
 {
-    const struct crystal_layout *layout = &stage->layout;
-    char library[PATH_MAX];
+    char library[PATH_MAX], run[PATH_MAX];
     int code =
         crystal_library_path("libcrystal-hostccl.so", library, sizeof library, err);
 
+    if (!code)
+        code = stage_path(stage, run, err, "%s", sub);
     if (code)
         return code;
     stage_env_add(&stage->env, "%s=%s", CRYSTAL_ENV_NCCL_LIBRARY, library);
@@ -148,18 +175,24 @@ static int run_program(struct stage *stage, struct watch *watch, const char *run
     if (!stage->program)
         stage_env_rules(stage, &stage->env); /* the tasks read them with the rest */
     code = write_env(stage, stage->node, err);
-    if (code || !stage->program)
-        return code ? code : wait_tasks(stage, watch, err);
-    code = stage_start_ranks(stage, layout->sandbox, layout->sandbox_count, 0, err);
-    return code ? code : stage_wait_ranks(stage, stage_node_check, stage, err);
+    if (code)
+        return code;
+    return stage->program ? run_ranks(stage, err) : wait_tasks(stage, watch, err);
 }
 
-/* Of a run that has been: 0 or the exit code, and the sentence. */
+/* Of a run that has been: 0 or the exit code, and the sentence. The first node looks at
+ * what all have left. */
 static int judge_run(struct stage *stage, const char *sub)
 {
+    const struct timespec pause = {0, RECORDS_PAUSE_MS * 1000000L};
     struct crystal_error err = {0};
-    int code = check_job(stage, sub, &err);
+    int code;
 
+    for (int waited_ms = 0; !crystal_node_has_records(stage->service) && !stage->node &&
+                            waited_ms < RECORDS_MS;
+         waited_ms += RECORDS_PAUSE_MS)
+        (void)nanosleep(&pause, NULL);
+    code = check_job(stage, sub, &err);
     if (code == -ESTALE)
         crystal_log(CRYSTAL_LOG_ERROR, stage->name,
                     "%s; this is not the captured job, run 'scrystal capture', 'graph' "
@@ -170,23 +203,43 @@ static int judge_run(struct stage *stage, const char *sub)
     return code == -ESTALE ? CRYSTAL_EXIT_OTHER : code ? CRYSTAL_EXIT_STAGE : 0;
 }
 
+/* The run's directory, relative to DIR into sub, and the node's service, together with
+ * those of the other nodes. */
+static int open_run(struct stage *stage, int has_virtual, char *sub, size_t sub_bytes,
+                    struct crystal_error *err)
+{
+    struct stage_far far = {0};
+    char run[PATH_MAX] = "";
+    uint32_t number = 0;
+    int code = stage->node ? 0 : stage_node_inputs(stage, has_virtual, err);
+
+    stage_env_common(stage);
+    if (!code && !stage->node)
+        code = make_run_dir(stage, &number, err);
+    if (!code)
+        code = stage_far_meet(stage, &far, &number, err);
+    (void)snprintf(sub, sub_bytes, "runs/%03u", number);
+    if (!code)
+        code = stage_node_open(stage, has_virtual, &far, err);
+    stage_far_fini(&far);
+    if (code && number && !stage_path(stage, run, NULL, "%s", sub))
+        (void)rmdir(run); /* empty: nothing has run */
+    return code;
+}
+
 static int emulate(struct stage *stage, struct watch *watch)
 {
     struct crystal_error err = {0}, end_err = {0};
-    char sub[32], run[PATH_MAX] = "";
+    char sub[32];
     /* Where every rank is real nobody has to keep a timeline's time. */
     int has_virtual = stage->layout.sandbox_count < stage->layout.lrank_count;
     int code, ended, exit_code;
 
-    stage_env_common(stage);
-    code = make_run_dir(stage, sub, sizeof sub, run, &err);
-    if (!code)
-        code = stage_node_open(stage, has_virtual, &err);
-    if (code) {
-        (void)rmdir(run); /* empty: nothing has run */
+    if (open_run(stage, has_virtual, sub, sizeof sub, &err)) {
+        (void)stage_stopped(stage, NULL); /* if that is why, it is known */
         return stage_failed(stage, &err);
     }
-    code = run_program(stage, watch, run, &err);
+    code = run_program(stage, watch, sub, &err);
     ended = finish_run(stage, sub, &end_err);
     if (ended && !code) { /* the first fault is what is told */
         code = ended;
@@ -201,7 +254,7 @@ static int emulate(struct stage *stage, struct watch *watch)
 
 int stage_emulate(struct stage *stage, uint32_t node_number)
 {
-    struct watch watch = {.ends.task_count = stage->layout.sandbox_count};
+    struct watch watch = {.ends.task_count = stage->own.end - stage->own.first};
     struct crystal_error err = {0};
     char path[PATH_MAX];
     int code;

@@ -36,7 +36,27 @@ int stage_check_graph(const struct stage *stage, struct crystal_error *err)
                                       stage->layout.live_count, head.parent_hash, err);
 }
 
-int stage_node_open(struct stage *stage, int timed, struct crystal_error *err)
+int stage_node_inputs(const struct stage *stage, int timed, struct crystal_error *err)
+{
+    static const char *const names[] = {"job.graph", "job.profile"};
+    char path[PATH_MAX];
+
+    for (int i = 0; timed && i < 2; i++) {
+        int code = stage_path(stage, path, err, "%s", names[i]);
+
+        if (!code && access(path, R_OK) < 0)
+            code = crystal_error_set(err, ENOENT,
+                                     "%s is missing; run the stages before it: "
+                                     "scrystal capture, graph, plan",
+                                     path);
+        if (code)
+            return code;
+    }
+    return timed ? stage_check_graph(stage, err) : 0;
+}
+
+int stage_node_open(struct stage *stage, int timed, struct stage_far *far,
+                    struct crystal_error *err)
 {
     char graph[PATH_MAX], profile[PATH_MAX], plugin[PATH_MAX];
     struct crystal_node_config config = {.job_dir = stage->job_dir,
@@ -50,21 +70,21 @@ int stage_node_open(struct stage *stage, int timed, struct crystal_error *err)
     if (!code)
         code =
             crystal_library_path("libnccl-net-crystal.so", plugin, sizeof plugin, err);
-    if (code)
-        return code;
-    if (timed && (access(graph, R_OK) < 0 || access(profile, R_OK) < 0))
-        return crystal_error_set(err, ENOENT,
-                                 "%s is missing; run the stages before it: scrystal "
-                                 "capture, graph, plan",
-                                 access(graph, R_OK) < 0 ? graph : profile);
-    if (timed)
-        code = stage_check_graph(stage, err);
+    if (!code)
+        code = stage_node_inputs(stage, timed, err);
     if (code)
         return code;
     if (access(graph, R_OK) == 0)
         config.graph_path = graph;
     if (timed)
         config.profile_path = profile;
+    if (far && far->links) {
+        config.links = far->links;
+        config.nodes = far->nodes;
+        config.node = stage->node;
+        config.node_count = stage->node_count;
+        far->links = NULL; /* the service's now */
+    }
     stage->service = crystal_node_create(&config, err);
     if (!stage->service)
         return err->code ? -err->code : -EIO;
@@ -102,14 +122,14 @@ int stage_node_check(void *context, struct crystal_error *err)
 }
 
 int stage_node_seal_runs(const struct stage *stage, const char *sub,
-                         struct crystal_error *err)
+                         struct crystal_share which, struct crystal_error *err)
 {
     static const struct crystal_blockfile_kind kind = {
         CRYSTAL_RUN_MAGIC, CRYSTAL_RUN_VERSION, sizeof(struct crystal_run_record)};
     char path[PATH_MAX];
     int code = 0;
 
-    for (uint32_t i = 0; !code && i < stage->layout.sandbox_count; i++) {
+    for (uint32_t i = which.first; !code && i < which.end; i++) {
         code = stage_path(stage, path, err, "%s/%u.run", sub, stage->layout.sandbox[i]);
         if (!code)
             code = crystal_block_seal(path, &kind, err);

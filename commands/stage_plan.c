@@ -1,9 +1,9 @@
-/* The plan stage: slices of ranks, the sandbox first, run against virtual ranks that
- * answer at once, with the recorder passing their calls through to
- * libcrystal-hostccl.so. What comes out is how long computation and transfers take by
- * themselves, and from that the profile of all ranks. Ranks that never wait for others
- * compete more for the node than they will, so a second pass measures again in the time
- * that the first has composed, until two passes agree.
+/* The plan stage: slices of ranks, the sandbox's nodes first, run one after the other
+ * against virtual ranks that answer at once, with the recorder passing their calls
+ * through to libcrystal-hostccl.so. What comes out is how long computation and
+ * transfers take by themselves, and from that the profile of all ranks. Ranks that
+ * never wait for others compete more for the node than they will, so a second pass
+ * measures again in the time that the first has composed, until two passes agree.
  */
 #include "config.h"
 
@@ -90,7 +90,10 @@ static int seal(const struct stage *stage, struct crystal_error *err)
                                      "see %s",
                                      lrank, path);
     }
-    return code ? code : stage_node_seal_runs(stage, "plan", err);
+    return code ? code
+                : stage_node_seal_runs(
+                      stage, "plan",
+                      (struct crystal_share){0, stage->layout.sandbox_count}, err);
 }
 
 static int calibrate(uint32_t sandbox_count, struct crystal_transfer_wire *wire,
@@ -118,16 +121,22 @@ static int run_slice(struct stage *stage, const struct crystal_slices *slices,
 {
     uint32_t count = slices->first[slice + 1] - slices->first[slice];
     uint32_t *ranks = slices->ranks + slices->first[slice];
+    int is_whole = slices->sandbox_count == 1 && slice == 0; /* slice and sandbox */
     struct crystal_error seal_err = {0};
     int code, sealed;
 
     stage->layout.sandbox = ranks;
     stage->layout.sandbox_count = count;
-    if (slice > 0)
+    if (slice >= slices->sandbox_count)
         crystal_log(CRYSTAL_LOG_INFO, stage->name,
                     "ranks %u-%u, which the sandbox does not stand for (%u of %u)",
-                    ranks[0], ranks[count - 1], slice, slices->count - 1);
-    if (slice > 0)
+                    ranks[0], ranks[count - 1], slice + 1 - slices->sandbox_count,
+                    slices->count - slices->sandbox_count);
+    else if (!is_whole)
+        crystal_log(CRYSTAL_LOG_INFO, stage->name,
+                    "ranks %u-%u of the sandbox (%u of %u)", ranks[0], ranks[count - 1],
+                    slice + 1, slices->sandbox_count);
+    if (!is_whole)
         code = crystal_client_begin_slice(stage->client, slices->nodes[slice], err);
     else if (timed) /* not the first pass */
         code = crystal_client_begin(stage->client, stage->kind, err);
@@ -136,7 +145,7 @@ static int run_slice(struct stage *stage, const struct crystal_slices *slices,
     if (!code)
         code = set_environment(stage, err);
     if (!code)
-        code = stage_node_open(stage, timed, err);
+        code = stage_node_open(stage, timed, NULL, err);
     if (!code)
         code = stage_start_ranks(stage, ranks, count, 1, err);
     if (!code)

@@ -22,6 +22,7 @@
 #define CHECK_MS       100
 #define SILENT_MS      1000 /* others go on so long after one has ended unheard */
 #define STOP_MS        300  /* a coordinator's sentence may be under way */
+#define FAR_MS         3000 /* the same, of another node's agent */
 #define CAUSE_MS       5000 /* from a closed connection to the end of its process */
 #define LOG_TAIL_LINES 20
 #define LOG_TAIL_BYTES 8192
@@ -167,16 +168,38 @@ static uint32_t lost_rank(const char *sentence)
                : UINT32_MAX;
 }
 
+int stage_stopped(struct stage *stage, struct crystal_error *err)
+{
+    static const char prefix[] = "coordinator: ";
+    struct crystal_error stop = {0};
+    int code = crystal_client_wait_stop(stage->client, 0, &stop);
+
+    if (code != -ECANCELED)
+        return code;
+    stage->was_told = 1;
+    stage->coord_found = strncmp(stop.text, prefix, sizeof prefix - 1) == 0;
+    return crystal_error_set(err, ECANCELED, "%s",
+                             stop.text + (stage->coord_found ? sizeof prefix - 1 : 0));
+}
+
+/* Another node's rank has ended: its agent tells why, or is about to. */
+static int is_told_elsewhere(struct stage *stage)
+{
+    return stage->service && crystal_node_cause_is_far(stage->service) &&
+           crystal_client_wait_stop(stage->client, FAR_MS, NULL) == -ECANCELED;
+}
+
 /* Something ended the stage: a rank (end) or the coordinator (end NULL). One cause is
  * told, that of whoever knows more: of a rank's death we, of everything else the
  * coordinator. */
 static int stage_ended(struct stage *stage, const struct crystal_launch_end *end,
                        struct crystal_error *err)
 {
-    static const char prefix[] = "coordinator: ";
     struct crystal_error stop = {0};
     uint32_t lost;
 
+    if (is_told_elsewhere(stage))
+        return stage_stopped(stage, err);
     if (end && ((end->signal && end->signal != SIGABRT) ||
                 (stage->service &&
                  crystal_node_cause(stage->service, end->lrank) != end->lrank)))
@@ -188,12 +211,7 @@ static int stage_ended(struct stage *stage, const struct crystal_launch_end *end
         end = end_of(stage, lost);
     if (lost != UINT32_MAX && end && end->code)
         return tell_end(stage, end, err);
-    stage->was_told = 1;
-    stage->coord_found = strncmp(stop.text, prefix, sizeof prefix - 1) == 0;
-    return crystal_error_set(err, ECANCELED, "%s",
-                             stop.text + (strncmp(stop.text, prefix, sizeof prefix - 1)
-                                              ? 0
-                                              : sizeof prefix - 1));
+    return stage_stopped(stage, err);
 }
 
 /* The node's service or a plugin stops the job: of itself (err), or because a rank has
@@ -204,6 +222,8 @@ static int check_failed(struct stage *stage, struct crystal_error *err)
         stage->service ? crystal_node_cause(stage->service, UINT32_MAX) : UINT32_MAX;
     const struct crystal_launch_end *end, *other;
 
+    if (is_told_elsewhere(stage))
+        return stage_stopped(stage, err);
     if (lrank == UINT32_MAX)
         return -err->code;
     end = end_of(stage, lrank);
@@ -297,10 +317,12 @@ int stage_wait_job(struct stage *stage, stage_check_fn check, void *context,
             return crystal_error_set(err, EINTR, "stopped by signal %d (%s)", signal,
                                      strsignal(signal));
         }
-        code = crystal_client_wait_stop(stage->client, 0, err);
+        code = stage_stopped(stage, err);
         if (code != -ETIMEDOUT)
             return code;
         code = check ? check(context, err) : 0;
+        if (code && is_told_elsewhere(stage))
+            code = stage_stopped(stage, err);
         if (code)
             return code;
     }

@@ -12,8 +12,8 @@
  * Who writes what: header and comm table by the agent, before state = READY; a cell's
  * arrive_ns of a virtual crank by the agent, of a real crank by that rank's plugin;
  * end_ns by the rank's plugin. Times are CLOCK_MONOTONIC ns of this node; 0 = not yet;
- * a time of 1 means "long ago" (arrived before anybody asked). Frozen: version 3 (1 had
- * no ranks_per_node and no graph_channels, 2 no rings).
+ * a time of 1 means "long ago" (arrived before anybody asked). Frozen: version 4 (1 had
+ * no ranks_per_node and no graph_channels, 2 no rings, 3 no clock_ns and node).
  */
 #ifndef CRYSTAL_BOARD_H
 #define CRYSTAL_BOARD_H
@@ -25,7 +25,7 @@
 #include <stdint.h>
 
 #define CRYSTAL_BOARD_MAGIC   "CRYBOARD"
-#define CRYSTAL_BOARD_VERSION 3
+#define CRYSTAL_BOARD_VERSION 4
 #define CRYSTAL_BOARD_SLOTS   64 /* collectives in flight per communicator */
 #define CRYSTAL_BOARD_NAME    128
 
@@ -67,7 +67,12 @@ struct crystal_board_header {
     uint32_t ranks_per_node;      /* of the target; 0 counts as 1 */
     _Atomic uint64_t payload_late_count; /* operations whose recorded floats were not
                                             read ahead in time */
-    uint64_t reserved[12];
+    _Atomic int64_t clock_ns;            /* several sandbox nodes: add to this node's
+                                            CLOCK_MONOTONIC for node 0's, in which nodes tell each
+                                            other times; the agent; 0 on one node */
+    uint32_t node; /* this node, of those that have the sandbox; the agent */
+    uint32_t zero;
+    uint64_t reserved[10];
 };
 
 /* What virtual ranks do. */

@@ -45,6 +45,11 @@ void dr_set_free(struct crystal_driver *d, enum crystal_board_timeline why)
         return;
     d->is_free = true;
     atomic_store(&d->head->timeline, why);
+    if (d->links) {
+        uint32_t word = why;
+
+        crystal_links_tell(d->links, CRYSTAL_LINK_FREE, &word, sizeof word);
+    }
     if (why != CRYSTAL_BOARD_STUCK)
         return;
     (void)crystal_timeline_explain(d->timeline, &err);
@@ -54,7 +59,7 @@ void dr_set_free(struct crystal_driver *d, enum crystal_board_timeline why)
                 crystal_error_text(&err));
 }
 
-void dr_start(struct crystal_driver *d, uint64_t now_ns)
+void dr_start_at(struct crystal_driver *d, uint64_t job_ns)
 {
     struct crystal_error err = {0};
 
@@ -62,10 +67,26 @@ void dr_start(struct crystal_driver *d, uint64_t now_ns)
         return;
     d->is_started = true;
     atomic_store(&d->head->timeline, CRYSTAL_BOARD_FOLLOWS);
-    if (crystal_timeline_start(d->timeline, d->setup_end_ns ? d->setup_end_ns : now_ns,
-                               &err) ||
-        crystal_timeline_advance(d->timeline, now_ns + LOOKAHEAD_NS, &err))
+    if (crystal_timeline_start(d->timeline, job_ns, &err) ||
+        crystal_timeline_advance(d->timeline, dr_job_ns(d, now()) + LOOKAHEAD_NS, &err))
         dr_fail(d, &err);
+}
+
+void dr_start(struct crystal_driver *d, uint64_t now_ns)
+{
+    struct crystal_far_start start = {
+        dr_job_ns(d, d->setup_end_ns ? d->setup_end_ns : now_ns)};
+
+    if (d->is_started || d->is_failed || d->has_asked)
+        return;
+    if (crystal_links_node(d->links) > 0) { /* node 0 says when, for all */
+        d->has_asked = true;
+        crystal_links_send(d->links, 0, CRYSTAL_LINK_START, &start, sizeof start);
+        return;
+    }
+    if (d->links)
+        crystal_links_tell(d->links, CRYSTAL_LINK_START, &start, sizeof start);
+    dr_start_at(d, start.time_ns);
 }
 
 /* All there is to do now. */
@@ -76,10 +97,12 @@ static void go_on(struct crystal_driver *d)
     bool is_new = false, is_newer;
 
     do {
-        is_newer = dr_board_look(d, now_ns);
+        is_newer = dr_far_look(d);
+        is_newer |= dr_board_look(d, now_ns);
         is_new |= is_newer;
         if (d->is_started && !d->is_free && !d->is_failed &&
-            crystal_timeline_advance(d->timeline, now_ns + LOOKAHEAD_NS, &err))
+            crystal_timeline_advance(d->timeline, dr_job_ns(d, now_ns) + LOOKAHEAD_NS,
+                                     &err))
             dr_fail(d, &err);
     } while (is_newer && !d->is_failed);
     if (is_new || !d->stuck_count)
@@ -104,9 +127,12 @@ static void *run(void *context)
 
 /* --- making --- */
 
-static int open_files(struct crystal_driver *d, const char *graph_path,
-                      const char *profile_path, struct crystal_error *err)
+static int open_files(struct crystal_driver *d,
+                      const struct crystal_driver_config *config,
+                      struct crystal_error *err)
 {
+    const char *graph_path = config->graph_path, *profile_path = config->profile_path;
+
     d->graph = crystal_graph_open(graph_path, err);
     if (!d->graph)
         return -EINVAL;
@@ -175,10 +201,7 @@ static int make_timeline(struct crystal_driver *d, struct crystal_error *err)
     return d->timeline ? 0 : -EINVAL;
 }
 
-struct crystal_driver *crystal_driver_create(struct crystal_board *board,
-                                             const struct crystal_layout *layout,
-                                             const char *graph_path,
-                                             const char *profile_path,
+struct crystal_driver *crystal_driver_create(const struct crystal_driver_config *config,
                                              struct crystal_error *err)
 {
     struct crystal_driver *d = calloc(1, sizeof *d);
@@ -187,15 +210,17 @@ struct crystal_driver *crystal_driver_create(struct crystal_board *board,
 
     if (!d)
         goto err_memory;
-    d->board = board;
-    d->head = crystal_board_header(board);
-    d->layout = layout;
+    (void)pthread_mutex_init(&d->inbox_lock, NULL); /* cannot fail on Linux */
+    d->board = config->board;
+    d->head = crystal_board_header(d->board);
+    d->layout = config->layout;
+    d->links = config->links;
     d->quiet_ns = QUIET_NS;
     d->comms = calloc(d->head->comm_capacity, sizeof *d->comms);
     if (!d->comms)
         goto err_memory;
-    if (profile_path &&
-        (open_files(d, graph_path, profile_path, err) || make_timeline(d, err)))
+    if (config->profile_path &&
+        (open_files(d, config, err) || dr_far_init(d, err) || make_timeline(d, err)))
         goto err_destroy;
     (void)sigfillset(&all); /* signals are for the agent's own threads */
     (void)pthread_sigmask(SIG_SETMASK, &all, &old);
@@ -226,6 +251,8 @@ void crystal_driver_destroy(struct crystal_driver *d)
         (void)pthread_join(d->thread, NULL);
     }
     dr_board_fini(d);
+    dr_far_fini(d);
+    (void)pthread_mutex_destroy(&d->inbox_lock);
     crystal_timeline_destroy(d->timeline);
     for (uint32_t i = 0; i < d->rep_count; i++) {
         if (d->programs)

@@ -10,14 +10,23 @@
 #include "runtime/layout.h"
 
 struct crystal_driver;
+struct crystal_links;
 
-/* Starts the thread. board and layout are borrowed until destroy. profile_path may be
- * NULL: every virtual rank has always arrived. NULL on failure. */
-struct crystal_driver *crystal_driver_create(struct crystal_board *board,
-                                             const struct crystal_layout *layout,
-                                             const char *graph_path,
-                                             const char *profile_path,
+struct crystal_driver_config {
+    struct crystal_board *board; /* borrowed until destroy, as layout and links */
+    const struct crystal_layout *layout;
+    struct crystal_links *links; /* NULL: this node has the whole sandbox */
+    const char *graph_path;
+    const char *profile_path; /* NULL: every virtual rank has always arrived */
+};
+
+/* Starts the thread. NULL on failure. */
+struct crystal_driver *crystal_driver_create(const struct crystal_driver_config *config,
                                              struct crystal_error *err);
+/* A message of another node's driver: CRYSTAL_LINK_ARRIVAL and the like. Any thread.
+ * -EBADMSG where it is none. */
+int crystal_driver_far(struct crystal_driver *driver, unsigned type, const void *body,
+                       uint32_t bytes);
 void crystal_driver_destroy(struct crystal_driver *driver);
 
 #endif

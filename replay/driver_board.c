@@ -44,6 +44,8 @@ void dr_board_on_coll(void *context, uint32_t comm, uint64_t seq,
     struct crystal_graph_comm c;
     struct dr_known *k;
 
+    if (d->has_local && !d->has_local[comm])
+        return; /* nobody here waits for it */
     crystal_graph_comm(d->graph, comm, &c);
     k = malloc(sizeof *k + c.nranks * sizeof *arrive);
     if (!k) {
@@ -61,9 +63,13 @@ void dr_board_on_p2p(void *context, uint32_t comm, uint32_t from, uint32_t to,
                      uint64_t seq, int inside_sends, uint64_t arrive_ns)
 {
     struct crystal_driver *d = context;
-    struct dr_known *k = malloc(sizeof *k + sizeof arrive_ns);
+    struct crystal_graph_comm c;
+    struct dr_known *k;
 
-    (void)inside_sends;
+    crystal_graph_comm(d->graph, comm, &c);
+    if (d->has_local && !dr_is_local(d, c.members[inside_sends ? to : from]))
+        return;
+    k = malloc(sizeof *k + sizeof arrive_ns);
     if (!k) {
         no_memory(d);
         return;
@@ -121,6 +127,26 @@ static void comm_time(struct crystal_driver *d, struct dr_comm *dc)
     dc->is_timed = dc->program && dc->each > 0;
 }
 
+/* The real members: those of this node, and those of others. */
+static int members_part(struct crystal_driver *d, struct dr_comm *dc, uint32_t nranks)
+{
+    dc->real = malloc((nranks + 1) * sizeof *dc->real);
+    dc->far = malloc((nranks + 1) * sizeof *dc->far);
+    dc->real_count = dc->far_count = 0;
+    if (!dc->real || !dc->far)
+        return -ENOMEM;
+    for (uint32_t k = 0; k < nranks; k++)
+        if (dc->is_real[k] && dr_is_local(d, dc->members[k]))
+            dc->real[dc->real_count++] = k;
+        else if (dc->is_real[k])
+            dc->far[dc->far_count++] = k;
+    if (!dc->far_count)
+        return 0;
+    dc->far_next = calloc(dc->far_count, sizeof *dc->far_next);
+    dc->told = calloc(CRYSTAL_BOARD_SLOTS, sizeof *dc->told);
+    return dc->far_next && dc->told ? 0 : -ENOMEM;
+}
+
 static bool comm_open(struct crystal_driver *d, struct dr_comm *dc, uint32_t index)
 {
     struct crystal_board_comm *entry = crystal_board_comm_at(d->board, index);
@@ -129,13 +155,12 @@ static bool comm_open(struct crystal_driver *d, struct dr_comm *dc, uint32_t ind
         return false;
     dc->members = crystal_board_members(d->board, entry);
     dc->is_real = crystal_board_is_real(d->board, entry);
-    dc->real = malloc((entry->nranks + 1) * sizeof *dc->real);
-    dc->real_count = 0;
-    for (uint32_t k = 0; dc->real && k < entry->nranks; k++)
-        if (dc->is_real[k])
-            dc->real[dc->real_count++] = k;
+    if (members_part(d, dc, entry->nranks)) {
+        no_memory(d);
+        return false;
+    }
     dc->is_fed = calloc((size_t)CRYSTAL_BOARD_SLOTS * (dc->real_count + 1), 1);
-    if (!dc->real || !dc->is_fed) {
+    if (!dc->is_fed) {
         no_memory(d);
         return false;
     }
@@ -192,7 +217,8 @@ static void publish(struct crystal_driver *d, const struct dr_comm *dc,
     for (uint32_t k = 0; k < dc->entry->nranks; k++)
         if (!dc->is_real[k])
             atomic_store_explicit(&cells[k].arrive_ns,
-                                  arrive && arrive[k] ? arrive[k] : LONG_AGO,
+                                  arrive && arrive[k] ? dr_own_ns(d, arrive[k])
+                                                      : LONG_AGO,
                                   memory_order_relaxed);
     atomic_store_explicit(&slot->published, 1, memory_order_release);
 }
@@ -227,6 +253,33 @@ static bool coll_tell(struct crystal_driver *d, struct dr_comm *dc,
     return true;
 }
 
+/* Tells the timeline, here and elsewhere, of a rank of this node. */
+static int coll_arrive(struct crystal_driver *d, struct dr_comm *dc,
+                       const struct crystal_board_slot *slot, uint64_t seq,
+                       uint32_t crank, uint64_t arrive_ns)
+{
+    struct crystal_far_arrival arrival = {.comm_id = dc->entry->comm_id,
+                                          .graph_comm = dc->entry->graph_comm,
+                                          .kind = CRYSTAL_FAR_COLLECTIVE,
+                                          .from = crank,
+                                          .seq = seq,
+                                          .time_ns = dr_job_ns(d, arrive_ns)};
+    struct crystal_error err = {0};
+
+    if (atomic_load_explicit(&slot->described, memory_order_acquire)) {
+        arrival.func = slot->func;
+        arrival.dtype = slot->dtype;
+        arrival.root = slot->root;
+        arrival.count = slot->count;
+    }
+    dr_far_tell(d, &arrival);
+    if (!crystal_timeline_feed(d->timeline, arrival.graph_comm, seq, crank,
+                               arrival.time_ns, &err))
+        return 0;
+    dr_fail(d, &err);
+    return -EINVAL;
+}
+
 /* Tells the timeline of sandbox ranks that have arrived. Returns how many are new. */
 static uint32_t coll_feed(struct crystal_driver *d, struct dr_comm *dc,
                           struct crystal_board_slot *slot, uint64_t seq,
@@ -235,7 +288,6 @@ static uint32_t coll_feed(struct crystal_driver *d, struct dr_comm *dc,
     struct crystal_board_cell *cells = crystal_board_cells(d->board, dc->entry, slot);
     uint8_t *fed = dc->is_fed + (seq % CRYSTAL_BOARD_SLOTS) * dc->real_count;
     bool is_inside = dc->is_timed && seq >= dc->before && !d->is_free;
-    struct crystal_error err = {0};
     uint32_t count = 0;
 
     *ret_missing = 0;
@@ -253,11 +305,8 @@ static uint32_t coll_feed(struct crystal_driver *d, struct dr_comm *dc,
             ++*ret_missing;
             continue;
         }
-        if (is_inside && crystal_timeline_feed(d->timeline, dc->entry->graph_comm, seq,
-                                               dc->real[i], arrive_ns, &err)) {
-            dr_fail(d, &err);
+        if (is_inside && coll_arrive(d, dc, slot, seq, dc->real[i], arrive_ns))
             return count;
-        }
         fed[i] = 1;
         count++;
     }
@@ -303,7 +352,8 @@ static bool coll_look(struct crystal_driver *d, struct dr_comm *dc, uint64_t seq
         *stage = DR_TOLD;
         is_new = true;
     }
-    if (*stage == DR_OPEN && !missing)
+    dr_far_compare(d, dc, slot, seq);
+    if (*stage == DR_OPEN && !missing && !dr_far_is_missing(dc, seq))
         d->stuck_count++;
     if (*stage == DR_TOLD && !missing &&
         atomic_load_explicit(&slot->ended_count, memory_order_acquire) ==
@@ -357,7 +407,7 @@ static bool message_tell(struct crystal_driver *d, struct dr_comm *dc,
         if (!k)
             return false;
         if (k->arrive_ns[0])
-            arrive_ns = k->arrive_ns[0];
+            arrive_ns = dr_own_ns(d, k->arrive_ns[0]);
         free(k);
     }
     atomic_store_explicit(&cell->virtual_arrive_ns, arrive_ns, memory_order_release);
@@ -384,10 +434,21 @@ static int message_feed(struct crystal_driver *d, struct dr_comm *dc,
         time_ns = end_ns;
     if (!time_ns)
         return -1;
-    if (dp->is_timed && seq >= dp->before && !d->is_free &&
-        crystal_timeline_feed_p2p(d->timeline, dc->entry->graph_comm, from, to, seq,
-                                  pair->real_sends != 0, time_ns, &err))
-        dr_fail(d, &err);
+    if (dp->is_timed && seq >= dp->before && !d->is_free) {
+        struct crystal_far_arrival arrival = {
+            .comm_id = dc->entry->comm_id,
+            .graph_comm = dc->entry->graph_comm,
+            .kind = pair->real_sends ? CRYSTAL_FAR_SENDS : CRYSTAL_FAR_RECEIVES,
+            .from = from,
+            .to = to,
+            .seq = seq,
+            .time_ns = dr_job_ns(d, time_ns)};
+
+        dr_far_tell(d, &arrival);
+        if (crystal_timeline_feed_p2p(d->timeline, arrival.graph_comm, from, to, seq,
+                                      pair->real_sends != 0, arrival.time_ns, &err))
+            dr_fail(d, &err);
+    }
     *fed = true;
     return 1;
 }
@@ -508,6 +569,9 @@ void dr_board_fini(struct crystal_driver *d)
     for (uint32_t i = 0; d->comms && i < d->head->comm_capacity; i++) {
         free(d->comms[i].real);
         free(d->comms[i].is_fed);
+        free(d->comms[i].far);
+        free(d->comms[i].far_next);
+        free(d->comms[i].told);
         free(d->comms[i].pairs);
     }
     free(d->comms);

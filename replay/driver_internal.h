@@ -5,6 +5,8 @@
 #define CRYSTAL_DRIVER_INTERNAL_H
 
 #include "replay/driver.h"
+#include "replay/driver_far.h"
+#include "replay/node_links.h"
 #include "runtime/graph.h"
 #include "runtime/profile_file.h"
 #include "runtime/program.h"
@@ -41,8 +43,13 @@ struct dr_comm {
     bool is_timed; /* its collectives belong to its virtual members' iterations */
     uint64_t before, each; /* collectives before the iterations and in one */
     uint64_t first, next;  /* as in a pair */
-    uint32_t *real;        /* cranks of sandbox members; owned */
+    uint32_t *real;        /* cranks of members that run on this node; owned */
     uint32_t real_count;
+    uint32_t *far;      /* those that run on other nodes; owned */
+    uint64_t *far_next; /* [far_count]: they have told all before it; owned */
+    uint32_t far_count;
+    /* the last collective that another node has told, by slot; owned */
+    struct crystal_far_arrival *told;
     const uint32_t *members; /* on the board, as is_real */
     const uint8_t *is_real;
     uint8_t stage[CRYSTAL_BOARD_SLOTS];
@@ -52,7 +59,24 @@ struct dr_comm {
     uint32_t local;                        /* this communicator in that program */
 };
 
+/* A message of another node. */
+struct dr_letter {
+    unsigned type;
+    union {
+        struct crystal_far_arrival arrival;
+        struct crystal_far_start start;
+        uint32_t why;
+    } body;
+};
+
 struct crystal_driver {
+    struct crystal_links *links;       /* NULL: alone */
+    uint8_t *has_local;                /* by graph communicator; NULL: alone */
+    bool has_asked;                    /* node 0 to start */
+    pthread_mutex_t inbox_lock;        /* the inbox */
+    struct dr_letter *inbox, *letters; /* owned; the one that is filled, and the one
+                                          that is read */
+    size_t inbox_count, inbox_room, letters_room;
     struct crystal_board *board;
     struct crystal_board_header *head;
     const struct crystal_layout *layout;
@@ -87,12 +111,31 @@ void dr_board_on_coll(void *context, uint32_t comm, uint64_t seq,
 void dr_board_on_p2p(void *context, uint32_t comm, uint32_t from, uint32_t to,
                      uint64_t seq, int inside_sends, uint64_t arrive_ns);
 
+/* driver_far.c: what other nodes have told; returns whether anything was new. */
+bool dr_far_look(struct crystal_driver *d);
+void dr_far_fini(struct crystal_driver *d);
+/* Tells the other nodes of an arrival at this one, if there are any. */
+void dr_far_tell(struct crystal_driver *d, struct crystal_far_arrival *arrival);
+/* Fails where another node's rank calls something else. */
+void dr_far_compare(struct crystal_driver *d, struct dr_comm *dc,
+                    const struct crystal_board_slot *slot, uint64_t seq);
+/* Whether ranks of other nodes have yet to arrive. */
+bool dr_far_is_missing(const struct dr_comm *dc, uint64_t seq);
+/* Which communicators have a member here. */
+int dr_far_init(struct crystal_driver *d, struct crystal_error *err);
+bool dr_is_local(const struct crystal_driver *d, uint32_t lrank);
+/* From this node's clock to the timeline's, and back; 0 and 1 stay what they are. */
+uint64_t dr_job_ns(const struct crystal_driver *d, uint64_t own_ns);
+uint64_t dr_own_ns(const struct crystal_driver *d, uint64_t job_ns);
+
 /* driver.c */
 void dr_fail(struct crystal_driver *d, const struct crystal_error *err);
 /* The program does something else than its iterations: from now on virtual ranks have
  * always arrived. why is FINISHED or STUCK. */
 void dr_set_free(struct crystal_driver *d, enum crystal_board_timeline why);
-/* Lets the virtual ranks begin their iterations, once. */
+/* Lets the virtual ranks begin their iterations, once, on all nodes. */
 void dr_start(struct crystal_driver *d, uint64_t now_ns);
+/* The same at this time of the timeline, here. */
+void dr_start_at(struct crystal_driver *d, uint64_t job_ns);
 
 #endif

@@ -108,6 +108,23 @@ struct crystal_net_comm *crystal_net_comm_at(uint32_t index);
  * not on the board (yet), negative errno. */
 int crystal_net_comm_resolve(struct crystal_net_comm *comm, struct crystal_error *err);
 
+/* From this node's clock to the one in which nodes tell each other times, and back. */
+static inline uint64_t crystal_net_job_ns(const struct crystal_net_module *module,
+                                          uint64_t own_ns)
+{
+    return own_ns + (module->head ? (uint64_t)atomic_load_explicit(
+                                        &module->head->clock_ns, memory_order_relaxed)
+                                  : 0);
+}
+
+static inline uint64_t crystal_net_own_ns(const struct crystal_net_module *module,
+                                          uint64_t job_ns)
+{
+    return job_ns - (module->head ? (uint64_t)atomic_load_explicit(
+                                        &module->head->clock_ns, memory_order_relaxed)
+                                  : 0);
+}
+
 /* The board's abort flag as an error; logged once per process. */
 int crystal_net_abort_check(struct crystal_net_module *module);
 

@@ -106,10 +106,10 @@ static struct crystal_board_slot *slot_sync(struct crystal_operation *op,
 
         is_news |= !atomic_exchange(&cells[op->comm->crank].arrive_ns, arrive_ns);
     }
-    if (is_news)
-        crystal_board_ring(board_of(op));
     if (!atomic_load(&op->described) && slot_describe(op, slot, is_first))
         atomic_store(&op->described, 1);
+    if (is_news)
+        crystal_board_ring(board_of(op));
     return slot;
 }
 
@@ -278,9 +278,10 @@ static void record_write(struct crystal_operation *op, uint64_t end_ns)
     struct crystal_run_record record = {
         .comm_id = op->comm->comm_id,
         .order = op->order,
-        .api_ns = op->api_ns,
-        .arrive_ns = arrive_ns ? arrive_ns : op->start_ns,
-        .end_ns = end_ns,
+        .api_ns = crystal_net_job_ns(op->comm->module, op->api_ns),
+        .arrive_ns =
+            crystal_net_job_ns(op->comm->module, arrive_ns ? arrive_ns : op->start_ns),
+        .end_ns = crystal_net_job_ns(op->comm->module, end_ns),
         .bytes = op->count * op->elt_bytes,
         .nranks = op->comm->nranks,
         .crank = op->comm->crank,

@@ -151,11 +151,11 @@ static void batch_fill(struct batch *batch, struct tcp_end *t)
         unsigned char *payload =
             is_shared(t, r) ? (unsigned char *)&r->shared_at : r->data;
 
-        batch->heads[i] =
-            (struct crystal_tcp_message){CRYSTAL_TCP_MESSAGE,
-                                         (r->needs_ack ? CRYSTAL_TCP_RENDEZVOUS : 0) |
-                                             (is_shared(t, r) ? CRYSTAL_TCP_SHARED : 0),
-                                         r->bytes, r->start_ns, r->number};
+        batch->heads[i] = (struct crystal_tcp_message){
+            CRYSTAL_TCP_MESSAGE,
+            (r->needs_ack ? CRYSTAL_TCP_RENDEZVOUS : 0) |
+                (is_shared(t, r) ? CRYSTAL_TCP_SHARED : 0),
+            r->bytes, crystal_net_job_ns(t->base.comm->module, r->start_ns), r->number};
         batch->parts[batch->count++] = (struct iovec){
             (char *)&batch->heads[i] + TCP_HEAD_BYTES - head, (size_t)head};
         batch->parts[batch->count++] = (struct iovec){
@@ -213,6 +213,7 @@ static int ack_take(struct tcp_end *t, struct crystal_error *err)
 {
     struct crystal_net_request *r = t->unacked[t->unacked_tail % CRYSTAL_NET_REQUESTS];
     uint64_t occupy_ns = crystal_wire_occupy_ns(&t->base.comm->module->wire, r->bytes);
+    uint64_t leave_ns;
 
     if (t->ack.magic != CRYSTAL_TCP_ACK || t->ack.number != r->number)
         return crystal_error_set(
@@ -222,8 +223,9 @@ static int ack_take(struct tcp_end *t, struct crystal_error *err)
             (int)t->base.peer_crank, (unsigned long long)t->base.comm->comm_id);
     t->unacked_tail++;
     t->ack_got = 0;
-    if (t->ack.start_ns > r->start_ns)
-        r->due_ns = t->ack.start_ns + occupy_ns;
+    leave_ns = crystal_net_own_ns(t->base.comm->module, t->ack.start_ns);
+    if (leave_ns > r->start_ns)
+        r->due_ns = leave_ns + occupy_ns;
     r->state = CRYSTAL_REQUEST_MOVED;
     return 0;
 }
@@ -325,7 +327,7 @@ static int message_begin(struct tcp_end *t, struct crystal_net_request *r,
         return code;
     t->number++;
     t->has_message = 1;
-    t->leave_ns = t->in.start_ns;
+    t->leave_ns = crystal_net_own_ns(t->base.comm->module, t->in.start_ns);
     if (!crystal_wire_is_paced(wire))
         return 0;
     if (r->posted_ns > t->leave_ns)
@@ -336,7 +338,9 @@ static int message_begin(struct tcp_end *t, struct crystal_net_request *r,
     if (!(t->in.flags & CRYSTAL_TCP_RENDEZVOUS) ||
         t->answer_bytes + sizeof ack > sizeof t->answers)
         return 0; /* as many answers as requests: there is room */
-    ack = (struct crystal_tcp_ack){CRYSTAL_TCP_ACK, 0, t->in.number, t->leave_ns};
+    ack =
+        (struct crystal_tcp_ack){CRYSTAL_TCP_ACK, 0, t->in.number,
+                                 crystal_net_job_ns(t->base.comm->module, t->leave_ns)};
     memcpy(t->answers + t->answer_bytes, &ack, sizeof ack);
     t->answer_bytes += sizeof ack;
     return answers_send(t, err);

@@ -6,14 +6,14 @@
  * receiver: 32 bytes, then its payload offset bytes what 0     4 0x4d595243 ("CRYM") 4
  * 4 flags: 1 = rendezvous: the receiver answers with an ack; 2 = shared: in place of
  * the payload follow 8 bytes, its place in the shared memory 8     8 bytes of payload
- *       16     8 when its first byte left the sender's NIC (CLOCK_MONOTONIC ns: the
- *                ranks share a host)
+ *       16     8 when its first byte left the sender's NIC (CLOCK_MONOTONIC ns of node
+ *                0, crystal_net_job_ns; without a board the ranks share a host)
  *       24     8 number of the message on this connection, from 0
  * ack, receiver to sender: 24 bytes
  *        0     4 0x41595243 ("CRYA")
  *        4     4 zero
  *        8     8 number of the message
- *       16     8 when the message could leave: not before a buffer was posted
+ *       16     8 when the message could leave: not before a buffer was posted; as above
  * Byte order of the host.
  */
 #ifndef CRYSTAL_NET_TCP_H

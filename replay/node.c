@@ -8,6 +8,8 @@
 #include "replay/board.h"
 #include "replay/driver.h"
 #include "replay/node_directory.h"
+#include "replay/node_far.h"
+#include "replay/node_links.h"
 #include "replay/proxy.h"
 #include "replay/rank_watch.h"
 #include "replay/roll.h"
@@ -38,6 +40,7 @@ struct crystal_node {
     struct crystal_rank_watch *watch;
     struct crystal_driver *driver; /* NULL unless timed */
     struct crystal_proxy *proxy;
+    struct node_far far; /* the other nodes */
     char board_path[PATH_MAX];
 };
 
@@ -62,13 +65,26 @@ static void root_of(const char *key, uint32_t nranks, uint32_t *ret_index,
     (void)snprintf(ret_name, name_bytes, "%.*s:0", (int)(number - key), key);
 }
 
+int node_comm_put(struct crystal_proxy *proxy, int forge,
+                  uint8_t id[NCCL_UNIQUE_ID_BYTES], const char *name, uint32_t nranks,
+                  const uint32_t *members, struct crystal_error *err)
+{
+    char first[CRYSTAL_BOARD_NAME];
+    uint32_t index, count;
+
+    root_of(name, nranks, &index, &count, first, sizeof first);
+    return forge ? crystal_proxy_forge_root(proxy, first, index, count, nranks, members,
+                                            id, err)
+                 : crystal_proxy_join_root(proxy, id, first, index, count, nranks,
+                                           members, err);
+}
+
 int crystal_node_comm(struct crystal_node *node, int forge,
                       uint8_t id[NCCL_UNIQUE_ID_BYTES], const char *name,
                       uint32_t nranks, const uint32_t *members,
                       struct crystal_error *err)
 {
-    char first[CRYSTAL_BOARD_NAME];
-    uint32_t index, count;
+    int code = 0;
 
     if (!nranks)
         return crystal_error_set(err, EINVAL,
@@ -76,11 +92,17 @@ int crystal_node_comm(struct crystal_node *node, int forge,
                                  "contrib/pytorch, which publishes them, or name them "
                                  "under 'groups:' in crystal.yaml",
                                  name);
-    root_of(name, nranks, &index, &count, first, sizeof first);
-    return forge ? crystal_proxy_forge_root(node->proxy, first, index, count, nranks,
-                                            members, id, err)
-                 : crystal_proxy_join_root(node->proxy, id, first, index, count, nranks,
-                                           members, err);
+    /* no rank may come to another node with an id that is not known there: an id that
+     * is made here is told before anybody has it, another before the virtual ranks
+     * check in, without which no rank gets on */
+    if (forge)
+        code = node_comm_put(node->proxy, 1, id, name, nranks, members, err);
+    if (!code && crystal_proxy_owner(node->proxy, nranks, members) ==
+                     crystal_links_node(node->far.links))
+        code = node_far_comm(&node->far, id, name, nranks, members, err);
+    if (!code && !forge)
+        code = node_comm_put(node->proxy, 0, id, name, nranks, members, err);
+    return code;
 }
 
 static int on_comm_id(void *context, int forge, struct crystal_msg_comm_id *msg,
@@ -136,48 +158,82 @@ static int make_board(struct crystal_node *node,
     return 0;
 }
 
+static int make_driver(struct crystal_node *node,
+                       const struct crystal_node_config *config,
+                       struct crystal_error *err)
+{
+    const struct crystal_driver_config driver = {.board = node->board,
+                                                 .layout = config->layout,
+                                                 .links = node->far.links,
+                                                 .graph_path = config->graph_path,
+                                                 .profile_path = config->profile_path};
+
+    node->driver = crystal_driver_create(&driver, err);
+    atomic_store(&node->far.driver, node->driver);
+    return node->driver ? 0 : -EIO;
+}
+
+static int make_proxy(struct crystal_node *node, struct crystal_error *err)
+{
+    const struct crystal_proxy_config proxy = {.board = node->board,
+                                               .layout = node->layout,
+                                               .graph = node->graph,
+                                               .links = node->far.links,
+                                               .listen_fd = node->far.listen_fd,
+                                               .port = node->far.port};
+
+    node->proxy = crystal_proxy_create(&proxy, err);
+    atomic_store(&node->far.proxy, node->proxy);
+    if (!node->proxy)
+        return -EIO;
+    node->far.listen_fd = -1; /* the proxy's now */
+    return 0;
+}
+
 struct crystal_node *crystal_node_create(const struct crystal_node_config *config,
                                          struct crystal_error *err)
 {
     struct crystal_node *node = calloc(1, sizeof *node);
-    struct crystal_proxy_config proxy = {.layout = config->layout};
 
     if (!node) {
         (void)crystal_error_set(err, ENOMEM, "node: out of memory");
+        crystal_links_destroy(config->links);
         return NULL;
     }
     node->layout = config->layout;
     node->coord = config->coord;
     node->directory.lock_fd = -1;
+    node->far.listen_fd = -1;
+    node->far.links = config->links;
     if (config->graph_path) {
         node->graph = crystal_graph_open(config->graph_path, err);
         if (!node->graph)
             goto err_node;
     }
     if (crystal_node_directory_create(&node->directory, err) ||
-        make_board(node, config, err))
+        make_board(node, config, err) ||
+        node_far_connect(&node->far, config, node->board, err))
         goto err_node;
     node->roll = crystal_roll_create(node->directory.path, err);
     if (!node->roll)
         goto err_node;
-    node->watch = crystal_rank_watch_create(node->roll, node->board, config->layout);
+    node->watch =
+        crystal_rank_watch_create(node->roll, node->board, config->layout,
+                                  crystal_share_of(config->layout->sandbox_count,
+                                                   crystal_links_node(config->links),
+                                                   crystal_links_count(config->links)));
     if (!node->watch) {
         (void)crystal_error_set(err, ENOMEM, "node: out of memory");
         goto err_node;
     }
-    if (config->timed) {
-        node->driver = crystal_driver_create(
-            node->board, config->layout, config->graph_path, config->profile_path, err);
-        if (!node->driver)
-            goto err_node;
-    }
-    proxy.board = node->board;
-    proxy.graph = node->graph;
-    node->proxy = crystal_proxy_create(&proxy, err);
-    if (!node->proxy)
+    if (config->timed && make_driver(node, config, err))
+        goto err_node;
+    if (make_proxy(node, err))
         goto err_node;
     if (config->coord)
         crystal_client_on_comm_id(config->coord, on_comm_id, node);
+    if (node_far_meet(&node->far, NODE_READY, err))
+        goto err_node;
     return node;
 
 err_node:
@@ -199,8 +255,11 @@ int crystal_node_status(struct crystal_node *node, struct crystal_error *err)
 {
     const struct crystal_board_header *head = crystal_board_header(node->board);
     char text[sizeof head->abort_text];
+    struct crystal_error lost = {0};
     int result = crystal_proxy_status(node->proxy, err);
 
+    if (!result && crystal_links_status(node->far.links, &lost))
+        crystal_node_abort(node, crystal_error_text(&lost));
     if (result || !atomic_load_explicit(&head->abort_flag, memory_order_acquire))
         return result;
     memcpy(text, head->abort_text, sizeof text);
@@ -224,9 +283,24 @@ void crystal_node_abort(struct crystal_node *node, const char *sentence)
     crystal_board_abort(node->board, "%s", sentence);
 }
 
+int crystal_node_cause_is_far(struct crystal_node *node)
+{
+    return node->far.links && crystal_roll_saw_stranger(node->roll);
+}
+
 uint32_t crystal_node_cause(struct crystal_node *node, uint32_t lrank)
 {
     return crystal_roll_cause(node->roll, lrank);
+}
+
+int crystal_node_is_done(struct crystal_node *node)
+{
+    return crystal_links_meet(node->far.links, NODE_DONE);
+}
+
+int crystal_node_has_records(struct crystal_node *node)
+{
+    return crystal_links_meet(node->far.links, NODE_RECORDS);
 }
 
 void crystal_node_destroy(struct crystal_node *node)
@@ -235,8 +309,10 @@ void crystal_node_destroy(struct crystal_node *node)
         return;
     if (node->coord && node->proxy)
         crystal_client_on_comm_id(node->coord, NULL, NULL);
+    node_far_stop(&node->far); /* it speaks to both of the next */
     crystal_proxy_destroy(node->proxy);
     crystal_driver_destroy(node->driver);
+    node_far_fini(&node->far);
     crystal_rank_watch_destroy(node->watch);
     crystal_roll_destroy(node->roll);
     crystal_board_destroy(node->board);
@@ -312,8 +388,10 @@ static void print_run(struct crystal_node *node, FILE *out)
     fprintf(out, "version: 1\nmode: %s\nlogical_ranks: %u\nsandbox_ranks: %u\n",
             head->mode == CRYSTAL_BOARD_TIMED ? "timed" : "immediate",
             head->lrank_count, node->layout->sandbox_count);
+    fprintf(out, "nodes: %u\n", crystal_links_count(node->far.links));
     fprintf(out, "timeline: %s\n", timeline_name(atomic_load(&head->timeline)));
-    fprintf(out, "wire:\n  kind: modelled\n  transport: host memory, no network\n");
+    fprintf(out, "wire:\n  kind: modelled\n  transport: host memory, %s\n",
+            node->far.links ? "TCP between nodes" : "no network");
     fprintf(out,
             "  bytes_per_s: %" PRIu64 "\n  latency_ns: %" PRIu64
             "\n  message_overhead_ns: %" PRIu64 "\n",

@@ -11,6 +11,7 @@
 
 #include <stddef.h>
 
+struct crystal_links;
 struct crystal_node;
 
 struct crystal_node_config {
@@ -21,12 +22,21 @@ struct crystal_node_config {
     const char *profile_path;            /* NULL unless timed */
     struct crystal_client *coord;        /* role AGENT; ids come through it; open until
                                             destroy. NULL: only crystal_node_comm */
+    /* Several sandbox nodes: links that listen, taken over also on failure; NULL: this
+     * one alone. nodes has node_count entries, borrowed during create. */
+    struct crystal_links *links;
+    uint32_t node, node_count;
+    const struct crystal_msg_node *nodes;
 };
 
-/* Creates a private directory below /dev/shm with the board, starts the threads. NULL
- * on failure. */
+/* Creates a private directory below /dev/shm with the board, starts the threads, and
+ * waits until the services of the other nodes are ready, too. NULL on failure. */
 struct crystal_node *crystal_node_create(const struct crystal_node_config *config,
                                          struct crystal_error *err);
+/* 1 once every node has called it: no rank needs another node any more; else 0. */
+int crystal_node_is_done(struct crystal_node *node);
+/* 1 once every node has called it or ended: all records of the run are written. */
+int crystal_node_has_records(struct crystal_node *node);
 /* One communicator by hand, as the coordinator's COMM_FORGE (forge = 1: fills id) and
  * COMM_ID (forge = 0: a real crank 0 made id) do it. members[crank] = lrank. */
 int crystal_node_comm(struct crystal_node *node, int forge,
@@ -48,12 +58,15 @@ void crystal_node_abort(struct crystal_node *node, const char *sentence);
 /* The sandbox rank whose end began that of lrank (UINT32_MAX: that of whoever was the
  * first), see crystal_roll_cause. */
 uint32_t crystal_node_cause(struct crystal_node *node, uint32_t lrank);
+/* Whether it may be a rank of another node, see crystal_roll_saw_stranger. */
+int crystal_node_cause_is_far(struct crystal_node *node);
 /* Writes what is known of this run to path (by a temporary name, mode 0600) as YAML.
- * Keys: version (1), mode (immediate or timed), logical_ranks, sandbox_ranks, timeline
- * (setup, follows, finished or stuck);
+ * Keys: version (1), mode (immediate or timed), logical_ranks, sandbox_ranks, nodes
+ * (that run them; each writes what it has met), timeline (setup, follows, finished or
+ * stuck);
  *
- * wire: kind (modelled), transport ("host memory, no network"), bytes_per_s,
- * latency_ns, message_overhead_ns;
+ * wire: kind (modelled), transport ("host memory, no network", or "host memory, TCP
+ * between nodes"), bytes_per_s, latency_ns, message_overhead_ns;
  *
  * counters: standin_ops, standin_bytes, late_count, late_max_ns, dropped_connections,
  * checkins, real_only_communicators;

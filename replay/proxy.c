@@ -12,6 +12,7 @@
  */
 #include "config.h"
 
+#include "replay/node_links.h"
 #include "replay/proxy_internal.h"
 
 #include "runtime/log.h"
@@ -55,6 +56,10 @@ static void handshake(struct proxy_conn *conn)
         comm = proxy_comm_find(conn->proxy, magic);
     if (!comm || proxy_get_i32(bytes, 8) != PROXY_SOCKET_BOOTSTRAP) {
         proxy_conn_drop(conn);
+        return;
+    }
+    if (proxy_comm_is_far(comm)) {
+        proxy_relay_begin(comm, conn);
         return;
     }
     if (conn->port == PROXY_PORT_ROOT ? !comm->roots[conn->root].is_forged
@@ -111,6 +116,9 @@ void proxy_conn_handle(struct proxy_conn *conn)
     case PROXY_CONN_PEER:
         proxy_connect_read(conn);
         break;
+    case PROXY_CONN_RELAY:
+        proxy_relay_read(conn);
+        break;
     default: /* those who only listen to us say nothing */
         break;
     }
@@ -124,21 +132,12 @@ static void proxy_fail(struct crystal_proxy *proxy, int code, const char *what)
     crystal_board_abort(proxy->board, "%s", proxy->failure.text);
 }
 
-static void stranger(struct crystal_proxy *proxy, int fd)
+/* A new connection to a virtual rank; where: the low 24 bits of its address. */
+static void take(struct crystal_proxy *proxy, int fd, uint32_t where)
 {
-    struct sockaddr_in local;
-    socklen_t bytes = sizeof local;
     struct proxy_conn *conn;
-    uint32_t address;
     int one = 1;
 
-    memset(&local, 0, sizeof local);
-    if (getsockname(fd, (struct sockaddr *)&local, &bytes) < 0 ||
-        local.sin_family != AF_INET || ntohl(local.sin_addr.s_addr) >> 24 != 127) {
-        (void)close(fd);
-        proxy->counters.dropped_count++;
-        return;
-    }
     (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one); /* a hint */
     conn = proxy_conn_create(proxy, fd, PROXY_CONN_NEW, EPOLLIN);
     if (!conn) {
@@ -146,9 +145,8 @@ static void stranger(struct crystal_proxy *proxy, int fd)
         proxy->counters.dropped_count++;
         return;
     }
-    address = ntohl(local.sin_addr.s_addr) & 0xffffff;
-    conn->port = address >> PROXY_PORT_SHIFT;
-    conn->crank = address & PROXY_CRANK_MAX;
+    conn->port = where >> PROXY_PORT_SHIFT & 7;
+    conn->crank = where & PROXY_CRANK_MAX;
     if (++proxy->new_count > NEW_MAX)
         for (struct proxy_conn *old = proxy->first; old; old = old->next)
             if (old->kind == PROXY_CONN_NEW) {
@@ -164,6 +162,21 @@ static void stranger(struct crystal_proxy *proxy, int fd)
     proxy_conn_read(conn); /* the handshake is usually there already */
     if (!conn->is_dead)
         proxy_conn_flush(conn);
+}
+
+static void stranger(struct crystal_proxy *proxy, int fd)
+{
+    struct sockaddr_in local;
+    socklen_t bytes = sizeof local;
+
+    memset(&local, 0, sizeof local);
+    if (getsockname(fd, (struct sockaddr *)&local, &bytes) < 0 ||
+        local.sin_family != AF_INET || ntohl(local.sin_addr.s_addr) >> 24 != 127) {
+        (void)close(fd);
+        proxy->counters.dropped_count++;
+        return;
+    }
+    take(proxy, fd, ntohl(local.sin_addr.s_addr) & 0xffffff);
 }
 
 static void accept_some(struct proxy_conn *listener)
@@ -261,14 +274,11 @@ static void raise_descriptor_limit(void)
     (void)setrlimit(RLIMIT_NOFILE, &limit); /* what we have may be enough */
 }
 
-static int listener_open(struct crystal_proxy *proxy, struct crystal_error *err)
+int crystal_proxy_listen(uint16_t *port, int *ret_fd, struct crystal_error *err)
 {
-    struct sockaddr_in any = {.sin_family = AF_INET};
+    struct sockaddr_in any = {.sin_family = AF_INET, .sin_port = htons(*port)};
     socklen_t bytes = sizeof any;
-    uint8_t address[PROXY_ADDRESS_BYTES];
-    struct sockaddr_in probe;
-    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    int test = -1, code;
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0), code;
 
     if (fd < 0)
         return crystal_error_set(
@@ -284,27 +294,48 @@ static int listener_open(struct crystal_proxy *proxy, struct crystal_error *err)
         return crystal_error_set(err, code, "bootstrap proxy: cannot listen: %s",
                                  strerror(code));
     }
-    proxy->tcp_port = ntohs(any.sin_port);
+    *port = ntohs(any.sin_port);
+    *ret_fd = fd;
+    return 0;
+}
+
+/* Is there somebody at the address of a virtual rank? */
+static int probe(const struct crystal_proxy *proxy, struct crystal_error *err)
+{
+    uint8_t address[PROXY_ADDRESS_BYTES];
+    struct sockaddr_in to;
+    int code = 0, fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+
     proxy_address(proxy, PROXY_PORT_PEER, PROXY_CRANK_MAX, address);
-    memcpy(&probe, address, sizeof probe);
-    test = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    if (test < 0 || connect(test, (struct sockaddr *)&probe, sizeof probe) < 0) {
-        code = errno;
-        if (test >= 0)
-            (void)close(test);
-        (void)close(fd);
-        return crystal_error_set(err, code,
+    memcpy(&to, address, sizeof to);
+    if (fd < 0 || connect(fd, (struct sockaddr *)&to, sizeof to) < 0)
+        code = crystal_error_set(err, errno,
                                  "bootstrap proxy: the loopback address of a virtual "
                                  "rank does not work: %s; give the loopback device "
                                  "127.0.0.1/8",
-                                 strerror(code));
-    }
-    (void)close(test);
-    if (!proxy_conn_create(proxy, fd, PROXY_CONN_LISTEN, EPOLLIN)) {
+                                 strerror(errno));
+    if (fd >= 0)
         (void)close(fd);
-        return crystal_error_set(err, ENOMEM, "bootstrap proxy: out of memory");
-    }
-    return 0;
+    return code;
+}
+
+static int listener_open(struct crystal_proxy *proxy,
+                         const struct crystal_proxy_config *config,
+                         struct crystal_error *err)
+{
+    int fd = config->listen_fd, code = 0;
+
+    proxy->tcp_port = config->links ? config->port : 0;
+    if (!config->links)
+        code = crystal_proxy_listen(&proxy->tcp_port, &fd, err);
+    if (code)
+        return code;
+    code = probe(proxy, err);
+    if (!code && fd >= 0 && !proxy_conn_create(proxy, fd, PROXY_CONN_LISTEN, EPOLLIN))
+        code = crystal_error_set(err, ENOMEM, "bootstrap proxy: out of memory");
+    if (code && !config->links)
+        (void)close(fd);
+    return code;
 }
 
 static int wake_open(struct crystal_proxy *proxy, struct crystal_error *err)
@@ -335,6 +366,7 @@ struct crystal_proxy *crystal_proxy_create(const struct crystal_proxy_config *co
     proxy->board = config->board;
     proxy->layout = config->layout;
     proxy->graph = config->graph;
+    proxy->links = config->links;
     proxy->comms_end = &proxy->comms;
     (void)pthread_mutex_init(&proxy->lock, NULL); /* cannot fail on Linux */
     raise_descriptor_limit();
@@ -344,7 +376,7 @@ struct crystal_proxy *crystal_proxy_create(const struct crystal_proxy_config *co
                                 strerror(errno));
         goto err_proxy;
     }
-    if (wake_open(proxy, err) || listener_open(proxy, err))
+    if (wake_open(proxy, err) || listener_open(proxy, config, err))
         goto err_proxy;
     code = pthread_create(&proxy->thread, NULL, run, proxy);
     if (code) {
@@ -471,6 +503,21 @@ int crystal_proxy_forge(struct crystal_proxy *proxy, const char *name, uint32_t 
     return crystal_proxy_forge_root(proxy, name, 0, 1, nranks, members, ret_id, err);
 }
 
+uint32_t crystal_proxy_owner(const struct crystal_proxy *proxy, uint32_t nranks,
+                             const uint32_t *members)
+{
+    uint32_t count = crystal_links_count(proxy->links), owner = UINT32_MAX, real = 0;
+
+    for (uint32_t i = 0; i < nranks; i++) {
+        uint32_t node = crystal_layout_node_of(proxy->layout, count, members[i]);
+
+        real += node != UINT32_MAX;
+        if (node < owner)
+            owner = node;
+    }
+    return real == nranks ? UINT32_MAX : owner;
+}
+
 static uint32_t count_real(const struct crystal_proxy *proxy, uint32_t nranks,
                            const uint32_t *members)
 {
@@ -521,6 +568,8 @@ int crystal_proxy_join_root(struct crystal_proxy *proxy,
         result = crystal_error_set(err, own.code, "%s", own.text);
         goto out;
     }
+    if (proxy_comm_is_far(comm))
+        goto out; /* its owner does the rest */
     if (!index)
         proxy_root_settle(comm);
     proxy_root_pump(comm);
@@ -535,6 +584,13 @@ int crystal_proxy_join(struct crystal_proxy *proxy,
                        struct crystal_error *err)
 {
     return crystal_proxy_join_root(proxy, id, name, 0, 1, nranks, members, err);
+}
+
+void crystal_proxy_adopt(struct crystal_proxy *proxy, int fd, uint32_t where)
+{
+    (void)pthread_mutex_lock(&proxy->lock);
+    take(proxy, fd, where);
+    (void)pthread_mutex_unlock(&proxy->lock);
 }
 
 int crystal_proxy_status(struct crystal_proxy *proxy, struct crystal_error *err)
@@ -563,7 +619,7 @@ void crystal_proxy_each(struct crystal_proxy *proxy,
 {
     (void)pthread_mutex_lock(&proxy->lock);
     for (struct proxy_comm *comm = proxy->comms; comm; comm = comm->next) {
-        struct crystal_proxy_comm_info info = {
+        const struct crystal_proxy_comm_info info = {
             .name = comm->name,
             .comm_id = comm->comm_id,
             .nranks = comm->nranks,
@@ -574,7 +630,8 @@ void crystal_proxy_each(struct crystal_proxy *proxy,
             .connect_count = comm->connect_count,
         };
 
-        fn(context, &info);
+        if (!proxy_comm_is_far(comm))
+            fn(context, &info);
     }
     (void)pthread_mutex_unlock(&proxy->lock);
 }

@@ -10,6 +10,10 @@
  *
  * All virtual ranks have addresses 127.x.y.z of this machine behind one port; role and
  * crank stand in the address, the communicator in the magic of NCCL's socket handshake.
+ * On several nodes the port is the same everywhere. One node's proxy, the lowest that
+ * runs a member, answers for a communicator (its owner); what real ranks elsewhere say
+ * to their own machine is handed on to it (proxy_relay.c). The others only put the
+ * communicator on their boards.
  * All functions are thread-safe.
  */
 #ifndef CRYSTAL_PROXY_H
@@ -24,11 +28,21 @@
 
 struct crystal_proxy;
 
+struct crystal_links;
+
 struct crystal_proxy_config {
     struct crystal_board *board;         /* borrowed until destroy */
     const struct crystal_layout *layout; /* borrowed: N, ranks per node, sandbox */
     const struct crystal_graph *graph;   /* borrowed; NULL where there is none */
+    /* Several nodes: the links, and the socket of crystal_proxy_listen, owned from here
+     * on success (-1: a lower node listens on this host), with its port. */
+    struct crystal_links *links; /* borrowed; NULL: this node alone */
+    int listen_fd;
+    uint16_t port;
 };
+
+/* The socket at which virtual ranks are reached; *port 0 takes any. -EADDRINUSE. */
+int crystal_proxy_listen(uint16_t *port, int *ret_fd, struct crystal_error *err);
 
 /* Listens and starts the thread. NULL on failure. */
 struct crystal_proxy *crystal_proxy_create(const struct crystal_proxy_config *config,
@@ -41,9 +55,10 @@ void crystal_proxy_destroy(struct crystal_proxy *proxy);
 int crystal_proxy_forge(struct crystal_proxy *proxy, const char *name, uint32_t nranks,
                         const uint32_t *members, uint8_t ret_id[NCCL_UNIQUE_ID_BYTES],
                         struct crystal_error *err);
-/* The same for an id that a real crank 0 made. An id that is known already (forged here
- * or told before) is fine and changes nothing; a communicator without virtual or
- * without real members is counted and otherwise left alone. */
+/* The same for an id that a real crank 0 made, or another node's proxy. An id that is
+ * known already (forged here or told before) is fine and changes nothing; a
+ * communicator without virtual or without real members is counted and otherwise left
+ * alone. */
 int crystal_proxy_join(struct crystal_proxy *proxy,
                        const uint8_t id[NCCL_UNIQUE_ID_BYTES], const char *name,
                        uint32_t nranks, const uint32_t *members,
@@ -63,6 +78,16 @@ int crystal_proxy_join_root(struct crystal_proxy *proxy,
                             const uint8_t id[NCCL_UNIQUE_ID_BYTES], const char *name,
                             uint32_t index, uint32_t count, uint32_t nranks,
                             const uint32_t *members, struct crystal_error *err);
+/* A connection to a virtual rank that came to another node; where: the low 24 bits of
+ * the address that was dialled. Owns fd. */
+void crystal_proxy_adopt(struct crystal_proxy *proxy, int fd, uint32_t where);
+/* CRYSTAL_LINK_RINGS: what the owner of a communicator has learned of it, for this
+ * node's board. -EBADMSG where it is nonsense. */
+int crystal_proxy_rings(struct crystal_board *board, const void *body, uint32_t bytes);
+/* The node whose proxy answers for these members' communicator; UINT32_MAX where none
+ * has to: all are real, or all virtual. */
+uint32_t crystal_proxy_owner(const struct crystal_proxy *proxy, uint32_t nranks,
+                             const uint32_t *members);
 
 /* The first failure since create, 0 if none. A failure also aborts the board. */
 int crystal_proxy_status(struct crystal_proxy *proxy, struct crystal_error *err);
@@ -87,8 +112,8 @@ struct crystal_proxy_comm_info {
     uint64_t setup_ns; /* first connection until the bootstrap was complete; 0 = not */
     uint64_t connect_count; /* handles exchanged with virtual peers */
 };
-/* Calls fn for every communicator with a virtual member, in the order in which they
- * became known. fn must not call the proxy. */
+/* Calls fn for every communicator with a virtual member that this node owns, in the
+ * order in which they became known. fn must not call the proxy. */
 void crystal_proxy_each(struct crystal_proxy *proxy,
                         void (*fn)(void *context,
                                    const struct crystal_proxy_comm_info *info),

@@ -12,6 +12,7 @@
  */
 #include "config.h"
 
+#include "replay/node_links.h"
 #include "replay/proxy_internal.h"
 
 #include "runtime/log.h"
@@ -288,6 +289,19 @@ static int make_roots(struct proxy_comm *comm)
     return 0;
 }
 
+/* Whether this node runs any of them. */
+static bool has_local(const struct proxy_comm *comm)
+{
+    const struct crystal_proxy *proxy = comm->proxy;
+    uint32_t count = crystal_links_count(proxy->links), i = 0;
+
+    while (i < comm->nranks &&
+           crystal_layout_node_of(proxy->layout, count, comm->members[i]) !=
+               crystal_links_node(proxy->links))
+        i++;
+    return i < comm->nranks;
+}
+
 /* err is not NULL. */
 struct proxy_comm *proxy_comm_create(struct crystal_proxy *proxy, const char *name,
                                      uint32_t root_count, uint32_t nranks,
@@ -307,6 +321,7 @@ struct proxy_comm *proxy_comm_create(struct crystal_proxy *proxy, const char *na
         (void)snprintf(comm->name, sizeof comm->name, "%s", name);
         comm->nranks = nranks;
         comm->root_count = root_count;
+        comm->owner = crystal_proxy_owner(proxy, nranks, members);
         comm->is_open = true;
         comm->layout = proxy_layout_find(0);
     }
@@ -343,7 +358,8 @@ static int put_on_board(struct proxy_comm *comm, const struct proxy_root *root,
 {
     const uint64_t comm_id = crystal_nccl_hash(root->id, NCCL_UNIQUE_ID_BYTES);
 
-    if (crystal_board_comm_add(comm->proxy->board, comm_id, comm->name,
+    if (has_local(comm) &&
+        crystal_board_comm_add(comm->proxy->board, comm_id, comm->name,
                                find_graph_comm(comm), comm->nranks, comm->members,
                                comm->is_real, err)) {
         crystal_error_prefix(err, "communicator '%s'", comm->name);
@@ -355,7 +371,9 @@ static int put_on_board(struct proxy_comm *comm, const struct proxy_root *root,
     crystal_log(CRYSTAL_LOG_DEBUG, "proxy",
                 "communicator '%s': %u of %u ranks real, %s", comm->name,
                 comm->real_count, comm->nranks,
-                root->is_forged ? "id made here" : "joined");
+                root->is_forged           ? "id made here"
+                : proxy_comm_is_far(comm) ? "another node answers"
+                                          : "joined");
     return 0;
 }
 

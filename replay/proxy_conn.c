@@ -147,6 +147,7 @@ void proxy_conn_close(struct proxy_conn *conn)
     conn->fd = -1;
     bytes_free(&conn->in);
     bytes_free(&conn->out);
+    proxy_relay_closed(conn);
     if (conn->kind == PROXY_CONN_NEW)
         proxy->new_count--;
     if (conn->is_parked)
@@ -261,6 +262,13 @@ void proxy_conn_broke(struct proxy_conn *conn, int code)
             return;
         }
         break;
+    case PROXY_CONN_RELAY:
+        if (conn->connecting)
+            proxy_comm_fail(comm,
+                            "cannot connect to the agent of node %u, which answers for "
+                            "its virtual ranks: %s; see log/ in the job directory",
+                            comm->owner, strerror(code));
+        break;
     case PROXY_CONN_ONCE:
         proxy_comm_fail(comm, "a real rank does not answer: %s; see the ranks' logs",
                         strerror(code));
@@ -303,6 +311,7 @@ void proxy_conn_flush(struct proxy_conn *conn)
         conn->out.begin += (size_t)sent;
         if (conn->out.begin == conn->out.end)
             conn->out.begin = conn->out.end = 0;
+        proxy_relay_sent(conn);
     }
     if (conn->is_dead)
         return;
@@ -384,6 +393,10 @@ void proxy_conn_read(struct proxy_conn *conn)
         size_t room = conn->kind == PROXY_CONN_LINK ? PROXY_INPUT_MAX : 4096;
         ssize_t got;
 
+        if (proxy_relay_is_full(conn)) {
+            proxy_conn_watch(conn, 0); /* proxy_relay_sent goes on */
+            return;
+        }
         if (used >= PROXY_INPUT_MAX) { /* no message is that long */
             proxy_conn_drop(conn);
             return;

@@ -1,7 +1,8 @@
 /* What the files of the bootstrap proxy share: connections (proxy_conn.c),
  * communicators (proxy_comm.c), what a virtual rank says (proxy_clone.c), the ring of
  * all-gathers (proxy_gather.c), the root's part (proxy_root.c), the exchange of
- * connection handles (proxy_connect.c), the order of NCCL's rings (proxy_rings.c).
+ * connection handles (proxy_connect.c), the order of NCCL's rings (proxy_rings.c),
+ * what other nodes answer for (proxy_relay.c).
  *
  * Everything here is guarded by proxy->lock, which the thread holds except while it
  * waits for events.
@@ -45,7 +46,8 @@ enum proxy_conn_kind {
     PROXY_CONN_LINK,    /* ring, either direction */
     PROXY_CONN_PEER,    /* incoming: real rank -> virtual rank */
     PROXY_CONN_ONCE,    /* outgoing: sends what it has and closes */
-    PROXY_CONN_ATROOT   /* outgoing: check-in; stays until the root has closed */
+    PROXY_CONN_ATROOT,  /* outgoing: check-in; stays until the root has closed */
+    PROXY_CONN_RELAY    /* both ends of what is handed on to another node */
 };
 
 struct proxy_bytes {
@@ -58,6 +60,7 @@ struct proxy_conn {
     struct crystal_proxy *proxy;
     struct proxy_comm *comm; /* NULL until the handshake */
     struct proxy_link *link; /* LINK only */
+    struct proxy_conn *pair; /* RELAY only: the other end, NULL where it is closed */
     int fd;
     enum proxy_conn_kind kind;
     uint32_t port;  /* enum proxy_port of an accepted connection */
@@ -140,6 +143,7 @@ struct proxy_comm {
     uint64_t members_hash;
     uint32_t nranks, real_count, link_count, open_count;
     uint32_t graph_channels; /* least of its real members so far; 0 = none has told */
+    uint32_t owner;          /* node */
     bool is_open, is_failed;
     bool is_left; /* every link was closed by its real rank */
     const struct proxy_layout *layout;
@@ -161,6 +165,7 @@ struct crystal_proxy {
     struct crystal_board *board;
     const struct crystal_layout *layout;
     const struct crystal_graph *graph;
+    struct crystal_links *links; /* NULL: this node alone */
     pthread_mutex_t lock;
     pthread_t thread;
     bool has_thread, is_stopping;
@@ -250,6 +255,24 @@ void proxy_comm_fail(struct proxy_comm *comm, const char *format, ...)
 /* The link on that side of a real member; NULL where its neighbour is real. */
 struct proxy_link *proxy_comm_link(struct proxy_comm *comm, uint32_t real,
                                    bool is_next);
+
+/* --- proxy_relay.c --- */
+
+/* Another node answers for this communicator. */
+bool proxy_comm_is_far(const struct proxy_comm *comm);
+/* Hands conn, whose handshake is in its input, on to the communicator's owner. */
+void proxy_relay_begin(struct proxy_comm *comm, struct proxy_conn *conn);
+void proxy_relay_read(struct proxy_conn *conn);
+/* Whether the other end has too much to send already. */
+bool proxy_relay_is_full(const struct proxy_conn *conn);
+/* Has sent something. */
+void proxy_relay_sent(struct proxy_conn *conn);
+/* Closes; the other end does when what it has is sent. */
+void proxy_relay_closed(struct proxy_conn *conn);
+
+/* Puts the order of the rings on this node's board and on those of the others. */
+int proxy_relay_rings(struct proxy_comm *comm, uint32_t ring_count,
+                      const uint32_t *ranks, struct crystal_error *err);
 
 /* --- proxy_gather.c --- */
 

@@ -153,8 +153,7 @@ static void publish(struct rings *r, uint32_t *scratch)
                 c);
             return;
         }
-    if (crystal_board_comm_rings(r->comm->proxy->board, r->comm->comm_id,
-                                 count_rings(r), r->ranks, &err))
+    if (proxy_relay_rings(r->comm, count_rings(r), r->ranks, &err))
         proxy_comm_fail(r->comm, "%s", err.text);
 }
 
@@ -195,6 +194,6 @@ void proxy_rings_learn(struct proxy_comm *comm, const struct proxy_gather *gathe
         return;
     if (comm->graph_channels && !is_sparse(comm))
         rings_find(&r, gather);
-    else if (crystal_board_comm_rings(comm->proxy->board, comm->comm_id, 0, NULL, &err))
+    else if (proxy_relay_rings(comm, 0, NULL, &err))
         proxy_comm_fail(comm, "%s", err.text);
 }

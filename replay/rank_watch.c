@@ -58,12 +58,13 @@ struct wait {
 
 struct crystal_rank_watch *
 crystal_rank_watch_create(struct crystal_roll *roll, struct crystal_board *board,
-                          const struct crystal_layout *layout)
+                          const struct crystal_layout *layout,
+                          struct crystal_share share)
 {
     struct crystal_rank_watch *w = calloc(1, sizeof *w);
 
     if (w)
-        w->ranks = calloc(layout->sandbox_count + 1, sizeof *w->ranks);
+        w->ranks = calloc(share.end - share.first + 1, sizeof *w->ranks);
     if (!w || !w->ranks) {
         free(w);
         return NULL;
@@ -71,9 +72,9 @@ crystal_rank_watch_create(struct crystal_roll *roll, struct crystal_board *board
     w->roll = roll;
     w->board = board;
     w->layout = layout;
-    w->count = layout->sandbox_count;
+    w->count = share.end - share.first;
     for (uint32_t i = 0; i < w->count; i++)
-        w->ranks[i].lrank = layout->sandbox[i];
+        w->ranks[i].lrank = layout->sandbox[share.first + i];
     w->hang_looks = crystal_coord_hang_ns(getenv(CRYSTAL_ENV_HANG_SECONDS)) / LOOK_NS;
     return w;
 }

@@ -15,10 +15,12 @@
 
 struct crystal_rank_watch;
 
-/* All borrowed until destroy. NULL: no memory. */
+/* Of this node's share of the layout's sandbox. All borrowed until destroy. NULL: no
+ * memory. */
 struct crystal_rank_watch *
 crystal_rank_watch_create(struct crystal_roll *roll, struct crystal_board *board,
-                          const struct crystal_layout *layout);
+                          const struct crystal_layout *layout,
+                          struct crystal_share share);
 void crystal_rank_watch_destroy(struct crystal_rank_watch *watch); /* NULL is fine */
 
 /* To be called often; looks once a second. 0 nothing new; 1 notice is a sentence for

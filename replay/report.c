@@ -140,10 +140,48 @@ static void text(const struct crystal_yaml_map *map, const char *key, char *out,
             *c = '?'; /* nothing from a file moves a terminal's cursor */
 }
 
+/* What one node's service has counted; the first failure is told. */
+static void add_counters(struct report *r, const struct crystal_yaml_map *map)
+{
+    uint64_t late_max_ns = number(map, "counters.late_max_ns");
+
+    r->standin_ops += number(map, "counters.standin_ops");
+    r->standin_bytes += number(map, "counters.standin_bytes");
+    r->late_count += number(map, "counters.late_count");
+    if (late_max_ns > r->late_max_ns)
+        r->late_max_ns = late_max_ns;
+    r->payload_late_count += number(map, "counters.payload_late_count");
+    if (!r->failure[0])
+        text(map, "failure", r->failure, sizeof r->failure);
+}
+
+/* The nodes beside the first. */
+static int read_other_nodes(struct report *r, uint64_t node_count,
+                            struct crystal_error *err)
+{
+    for (uint64_t node = 1; node < node_count && node < r->layout.sandbox_count;
+         node++) {
+        struct crystal_yaml_map map;
+        char path[PATH_MAX], name[64];
+        int code;
+
+        (void)snprintf(name, sizeof name, "%s/run.%u.yaml", r->run, (unsigned)node);
+        code = path_of(r, path, name, err);
+        if (!code)
+            code = crystal_yaml_read(path, &map, err);
+        if (code)
+            return code;
+        add_counters(r, &map);
+        crystal_yaml_fini(&map);
+    }
+    return 0;
+}
+
 static int read_run(struct report *r, struct crystal_error *err)
 {
     struct crystal_yaml_map map;
     char path[PATH_MAX], name[64];
+    uint64_t node_count;
     int code;
 
     (void)snprintf(name, sizeof name, "%s/run.yaml", r->run);
@@ -152,20 +190,16 @@ static int read_run(struct report *r, struct crystal_error *err)
         code = crystal_yaml_read(path, &map, err);
     if (code)
         return code;
-    r->standin_ops = number(&map, "counters.standin_ops");
-    r->standin_bytes = number(&map, "counters.standin_bytes");
-    r->late_count = number(&map, "counters.late_count");
-    r->late_max_ns = number(&map, "counters.late_max_ns");
-    r->payload_late_count = number(&map, "counters.payload_late_count");
+    add_counters(r, &map);
+    node_count = number(&map, "nodes");
     r->wire_bytes_per_s = number(&map, "wire.bytes_per_s");
     r->wire_latency_ns = number(&map, "wire.latency_ns");
     r->overhead_ns = number(&map, "wire.message_overhead_ns");
     text(&map, "timeline", r->timeline, sizeof r->timeline);
     text(&map, "wire.kind", r->wire_kind, sizeof r->wire_kind);
     text(&map, "wire.transport", r->transport, sizeof r->transport);
-    text(&map, "failure", r->failure, sizeof r->failure);
     crystal_yaml_fini(&map);
-    return 0;
+    return read_other_nodes(r, node_count, err);
 }
 
 /* Peak memory from plan's traces: their END records. */

@@ -206,3 +206,16 @@ uint32_t crystal_roll_cause(struct crystal_roll *roll, uint32_t lrank)
         lrank = next;
     }
 }
+
+int crystal_roll_saw_stranger(struct crystal_roll *roll)
+{
+    read_on(roll);
+    for (uint32_t i = 0; i < roll->count; i++) {
+        const struct crystal_roll_record *r = &roll->records[i];
+
+        if (r->kind == CRYSTAL_ROLL_PARTED &&
+            crystal_roll_member(roll, r->comm_id, r->crank) == UINT32_MAX)
+            return 1;
+    }
+    return 0;
+}

@@ -63,5 +63,8 @@ uint32_t crystal_roll_member(const struct crystal_roll *roll, uint64_t comm_id,
  * have stopped the job), the rank whose end was seen before all others; lrank itself
  * where nobody saw any. Reads what was written since. */
 uint32_t crystal_roll_cause(struct crystal_roll *roll, uint32_t lrank);
+/* Whether a rank has seen the end of one that no process of this node is: another
+ * node's agent may know why. Reads what was written since. */
+int crystal_roll_saw_stranger(struct crystal_roll *roll);
 
 #endif

@@ -7,15 +7,18 @@
 #include <stdlib.h>
 #include <string.h>
 
-static void append(struct crystal_slices *s, uint32_t node, const uint32_t *ranks,
-                   uint32_t first_rank, uint32_t count)
+/* All of one target node, whose representatives need no other slice. */
+static void append_node(struct crystal_slices *s, const struct crystal_graph *g,
+                        uint32_t node, uint32_t per_node, uint8_t *covered)
 {
     uint32_t at = s->first[s->count];
 
     s->nodes[s->count++] = node;
-    for (uint32_t i = 0; i < count; i++)
-        s->ranks[at + i] = ranks ? ranks[i] : first_rank + i;
-    s->first[s->count] = at + count;
+    s->first[s->count] = at + per_node;
+    for (uint32_t i = 0; i < per_node; i++) {
+        s->ranks[at + i] = node * per_node + i;
+        covered[crystal_graph_rep_of(g, node * per_node + i)] = 1;
+    }
 }
 
 int crystal_slices_make(const struct crystal_graph *g,
@@ -23,31 +26,27 @@ int crystal_slices_make(const struct crystal_graph *g,
                         struct crystal_error *err)
 {
     uint32_t per_node = layout->ranks_per_node, reps = crystal_graph_rep_count(g);
-    uint32_t most = 1 + reps; /* slices */
-    size_t rank_count = layout->sandbox_count + (size_t)reps * per_node;
+    uint32_t own = layout->sandbox_count / per_node; /* whole target nodes */
+    uint32_t most = own + reps;                      /* slices */
     uint8_t *covered = calloc(reps + 1, 1);
 
     memset(ret, 0, sizeof *ret);
-    ret->nodes = calloc(most, sizeof *ret->nodes);
+    ret->nodes = calloc(most + 1, sizeof *ret->nodes);
     ret->first = calloc(most + 1, sizeof *ret->first);
-    ret->ranks = calloc(rank_count + 1, sizeof *ret->ranks);
+    ret->ranks = calloc((size_t)most * per_node + 1, sizeof *ret->ranks);
     if (!covered || !ret->nodes || !ret->first || !ret->ranks) {
         free(covered);
         crystal_slices_fini(ret);
         return crystal_error_set(err, ENOMEM, "out of memory");
     }
-    append(ret, 0, layout->sandbox, 0, layout->sandbox_count);
-    for (uint32_t i = 0; i < layout->sandbox_count; i++)
-        covered[crystal_graph_rep_of(g, layout->sandbox[i])] = 1;
-    for (uint32_t rep = 0; rep < reps; rep++) {
-        uint32_t node = crystal_graph_rep_lrank(g, rep) / per_node;
-
-        if (covered[rep])
-            continue;
-        append(ret, node, NULL, node * per_node, per_node);
-        for (uint32_t i = 0; i < per_node; i++)
-            covered[crystal_graph_rep_of(g, node * per_node + i)] = 1;
-    }
+    for (uint32_t i = 0; i < own; i++)
+        append_node(ret, g, layout->sandbox[i * per_node] / per_node, per_node,
+                    covered);
+    ret->sandbox_count = own;
+    for (uint32_t rep = 0; rep < reps; rep++)
+        if (!covered[rep])
+            append_node(ret, g, crystal_graph_rep_lrank(g, rep) / per_node, per_node,
+                        covered);
     free(covered);
     return 0;
 }

@@ -1,6 +1,6 @@
-/* Which ranks plan runs: the sandbox, then the target nodes of the representatives that
- * no sandbox rank stands for, one after the other. Each of these rows of ranks is a
- * slice, and runs like a sandbox. */
+/* Which ranks plan runs: the sandbox's target nodes, then those of the representatives
+ * that no sandbox rank stands for, one after the other. The ranks of each are a slice,
+ * which runs like a sandbox of that node alone. */
 #ifndef CRYSTAL_SLICES_H
 #define CRYSTAL_SLICES_H
 
@@ -11,9 +11,10 @@
 #include <stdint.h>
 
 struct crystal_slices {
-    uint32_t count;  /* slice 0 is the sandbox; at least 1 */
-    uint32_t *nodes; /* [count]; target node of slices 1 ..; nodes[0] is unused */
-    uint32_t *ranks; /* all ranks, slice by slice; owned, as nodes */
+    uint32_t count;         /* at least 1 */
+    uint32_t sandbox_count; /* the first ones: the sandbox */
+    uint32_t *nodes;        /* [count]; target node of each slice; owned */
+    uint32_t *ranks; /* all ranks, slice by slice; owned */
     uint32_t *first; /* [count + 1]; where each slice begins in ranks; owned */
 };
 

@@ -1,10 +1,12 @@
-/* Feeds between processes of a node. See virtual_feed.h. */
+/* Feeds between processes. See virtual_feed.h. */
 #include "config.h"
 
 #include "replay/virtual_feed.h"
 
+#include "replay/link_dial.h"
 #include "replay/net.h"
 #include "replay/net_rings.h"
+#include "replay/node_places.h"
 #include "replay/virtual_line.h"
 #include "runtime/log.h"
 
@@ -12,7 +14,6 @@
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -89,6 +90,7 @@ void crystal_feed_reader_fini(struct crystal_feed_reader *r)
 struct feed_connection {
     struct crystal_feed_reader reader;
     uint64_t held_since_ns; /* 0: not held */
+    int passed_fd;          /* that came with the message being read; -1: none */
 };
 
 struct feed {
@@ -99,21 +101,6 @@ struct feed {
 };
 
 static struct feed *the_feed; /* under the registry's lock */
-
-static int feed_address(const struct crystal_net_module *module, uint32_t lrank,
-                        struct sockaddr_un *ret, struct crystal_error *err)
-{
-    memset(ret, 0, sizeof *ret);
-    ret->sun_family = AF_UNIX;
-    if (snprintf(ret->sun_path, sizeof ret->sun_path, "%s/feed.%u",
-                 crystal_board_directory(module->board),
-                 lrank) >= (int)sizeof ret->sun_path)
-        return crystal_error_set(err, ENAMETOOLONG,
-                                 "board '%s': its directory's path is too long for a "
-                                 "socket in it",
-                                 crystal_board_directory(module->board));
-    return 0;
-}
 
 /* A message with its data, on its way into a line. */
 struct arrival {
@@ -126,7 +113,8 @@ static int arrival_put(struct crystal_net_comm *comm, void *user,
 {
     struct arrival *a = user;
     const struct crystal_feed_message *m = a->head;
-    struct crystal_vt_sent sent = {m->start_ns, m->bytes};
+    struct crystal_vt_sent sent = {crystal_net_own_ns(comm->module, m->start_ns),
+                                   m->bytes};
     const struct crystal_ring_place *place;
     void *data = a->data;
     int code = crystal_rings_place(comm->rings, m->channel, &place, err);
@@ -175,7 +163,39 @@ static int message_put(struct feed_connection *c, struct crystal_error *err)
     return code ? code : 1;
 }
 
-/* Reads what is there. 0 stay, negative: close. */
+/* As recv, and takes a connection that is handed on. */
+static ssize_t read_some(struct feed_connection *c, int fd, void *to, size_t want)
+{
+    union {
+        struct cmsghdr head;
+        char room[CMSG_SPACE(sizeof(int))];
+    } control;
+    struct iovec part = {to, want};
+    struct msghdr message = {.msg_iov = &part,
+                             .msg_iovlen = 1,
+                             .msg_control = &control,
+                             .msg_controllen = sizeof control};
+    ssize_t got = recvmsg(fd, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+    const struct cmsghdr *head = got > 0 ? CMSG_FIRSTHDR(&message) : NULL;
+    int passed = -1;
+
+    if (head && head->cmsg_level == SOL_SOCKET && head->cmsg_type == SCM_RIGHTS &&
+        head->cmsg_len == CMSG_LEN(sizeof passed))
+        memcpy(&passed, CMSG_DATA(head), sizeof passed);
+    if (passed >= 0 && c->passed_fd >= 0)
+        (void)close(passed); /* one at a time */
+    else if (passed >= 0)
+        c->passed_fd = passed;
+    return got;
+}
+
+static int is_passing(const struct crystal_feed_reader *r)
+{
+    return r->head_got == sizeof r->head && r->head.magic == CRYSTAL_FEED_PASSED;
+}
+
+/* Reads what is there. 0 stay, 1 the connection passed_fd takes its place, negative:
+ * close. */
 static int connection_read(struct feed_connection *c, int fd, struct crystal_error *err)
 {
     for (;;) {
@@ -192,7 +212,7 @@ static int connection_read(struct feed_connection *c, int fd, struct crystal_err
                 return code;
             continue;
         }
-        got = recv(fd, to, (size_t)want, MSG_DONTWAIT);
+        got = read_some(c, fd, to, (size_t)want);
         if (got < 0 && errno == EINTR)
             continue;
         if (got < 0 && errno == EAGAIN)
@@ -200,6 +220,8 @@ static int connection_read(struct feed_connection *c, int fd, struct crystal_err
         if (got <= 0)
             return -EPIPE; /* the other rank is through */
         crystal_feed_got(&c->reader, (uint64_t)got);
+        if (c->passed_fd >= 0 && is_passing(&c->reader))
+            return 1;
     }
 }
 
@@ -218,16 +240,30 @@ static void connection_accept(struct feed *feed)
         return;
     }
     memset(&feed->connections[feed->count], 0, sizeof feed->connections[0]);
+    feed->connections[feed->count].passed_fd = -1;
     feed->fds[++feed->count] = (struct pollfd){.fd = fd, .events = POLLIN};
 }
 
 static void connection_drop(struct feed *feed, unsigned i)
 {
     (void)close(feed->fds[i + 1].fd); /* nothing to lose */
+    if (feed->connections[i].passed_fd >= 0)
+        (void)close(feed->connections[i].passed_fd);
     crystal_feed_reader_fini(&feed->connections[i].reader);
     feed->count--;
     feed->fds[i + 1] = feed->fds[feed->count + 1];
     feed->connections[i] = feed->connections[feed->count];
+}
+
+/* From the agent's socket to the connection that came through it. */
+static void connection_replace(struct feed *feed, unsigned i)
+{
+    struct feed_connection *c = &feed->connections[i];
+
+    (void)close(feed->fds[i + 1].fd); /* it has said all */
+    feed->fds[i + 1].fd = c->passed_fd;
+    crystal_feed_reader_fini(&c->reader);
+    c->passed_fd = -1;
 }
 
 static void *feed_main(void *argument)
@@ -248,7 +284,9 @@ static void *feed_main(void *argument)
             if (code < 0 && code != -EPIPE)
                 crystal_board_abort(feed->module->board, "rank %u: %s",
                                     feed->module->lrank, crystal_error_text(&err));
-            if (code < 0)
+            if (code > 0)
+                connection_replace(feed, i);
+            else if (code < 0)
                 connection_drop(feed, i);
             else if (c->held_since_ns)
                 is_held = 1;
@@ -265,7 +303,8 @@ static void *feed_main(void *argument)
 static int feed_socket(struct crystal_net_module *module, struct crystal_error *err)
 {
     struct sockaddr_un address;
-    int fd, code = feed_address(module, module->lrank, &address, err);
+    int fd, code = crystal_feed_address(crystal_board_directory(module->board),
+                                        module->lrank, &address, err);
 
     if (code)
         return code;
@@ -319,20 +358,15 @@ int crystal_feed_listen(struct crystal_net_module *module, struct crystal_error 
 int crystal_feed_connect(const struct crystal_net_module *module, uint32_t lrank,
                          struct crystal_error *err)
 {
-    struct sockaddr_un address;
-    int fd, code = feed_address(module, lrank, &address, err);
+    const char *directory = crystal_board_directory(module->board);
+    uint8_t token[CRYSTAL_TOKEN_BYTES];
+    struct crystal_msg_node node;
+    int fd, found = crystal_places_find(directory, lrank, &node, token, err);
 
-    if (code)
-        return code;
-    fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    if (fd < 0)
-        return crystal_error_set(err, errno, "cannot make a socket: %s",
-                                 strerror(errno));
-    if (connect(fd, (const struct sockaddr *)&address, sizeof address) == 0)
-        return fd;
-    code = -errno;
-    (void)close(fd);
-    if (code == -ENOENT || code == -ECONNREFUSED || code == -EAGAIN)
-        return -EAGAIN;
-    return crystal_error_set(err, -code, "'%s': %s", address.sun_path, strerror(-code));
+    if (found < 0)
+        return found;
+    if (!found || node.node == module->head->node)
+        return crystal_feed_dial(directory, lrank, err);
+    found = crystal_link_dial(&node, token, CRYSTAL_LINK_FEED, lrank, &fd, err);
+    return found ? found : fd;
 }

@@ -1,6 +1,8 @@
-/* Messages into a run of virtual ranks whose other end is another process of this node.
- * They travel over a UNIX stream socket BOARD_DIRECTORY/feed.LRANK, on which the
- * receiving process listens; a thread of its own there puts them into the delay lines.
+/* Messages into a run of virtual ranks whose other end is another process. They travel
+ * over a UNIX stream socket BOARD_DIRECTORY/feed.LRANK, on which the receiving process
+ * listens; a thread of its own there puts them into the delay lines. From another node
+ * they come over TCP: the sender dials the receiver's agent (node_links.h), which hands
+ * the connection on through that socket (crystal_feed_pass).
  *
  *   offset bytes what
  *        0     4 0x46595243 ("CRYF")
@@ -9,35 +11,20 @@
  *       16     8 operation (its number on the board)
  *       24     8 index of the message on its channel
  *       32     8 messages of the operation on the channel that will come
- *       40     8 when its first byte left the sender's NIC (CLOCK_MONOTONIC ns)
+ *       40     8 when its first byte left the sender's NIC (ns of node 0's clock)
  *       48     8 bytes of the message
  *       56     4 crank of the sender
  *       60     4 1: the bytes follow, 0: only the time matters
- * Byte order of the host.
+ * Byte order of the host. A connection that is handed on comes with a message of 64
+ * bytes that are zero behind the magic 0x50595243 ("CRYP").
  */
 #ifndef CRYSTAL_VIRTUAL_FEED_H
 #define CRYSTAL_VIRTUAL_FEED_H
 
+#include "replay/feed_socket.h"
 #include "runtime/error.h"
 
 #include <stdint.h>
-
-#define CRYSTAL_FEED_MAGIC     0x46595243U
-#define CRYSTAL_FEED_BYTES_MAX (64U << 20)
-
-struct crystal_feed_message {
-    uint32_t magic;
-    uint32_t channel;
-    uint64_t comm_id;
-    uint64_t seq;
-    uint64_t index;
-    uint64_t count;
-    uint64_t start_ns;
-    uint64_t bytes;
-    uint32_t crank;
-    uint32_t has_bytes;
-};
-_Static_assert(sizeof(struct crystal_feed_message) == 64, "drawn above");
 
 int crystal_feed_message_check(const struct crystal_feed_message *message,
                                struct crystal_error *err);
@@ -47,7 +34,8 @@ struct crystal_net_module;
 /* Starts listening and the thread, once per process; with the registry's lock held. */
 int crystal_feed_listen(struct crystal_net_module *module, struct crystal_error *err);
 
-/* A stream socket to lrank's feed, or -EAGAIN while nobody listens there yet. */
+/* A stream socket to lrank's feed, here or on another node, or -EAGAIN while nobody
+ * listens there yet. */
 int crystal_feed_connect(const struct crystal_net_module *module, uint32_t lrank,
                          struct crystal_error *err);
 

@@ -168,16 +168,17 @@ static int send_ring(struct virtual_end *v, struct crystal_net_request *r,
         return code ? code : 1;
     }
     if (!v->written)
-        v->out = (struct crystal_feed_message){.magic = CRYSTAL_FEED_MAGIC,
-                                               .channel = r->id.channel,
-                                               .comm_id = comm->comm_id,
-                                               .seq = r->id.operation->seq,
-                                               .index = r->id.step,
-                                               .count = count,
-                                               .start_ns = r->start_ns,
-                                               .bytes = r->bytes,
-                                               .crank = comm->crank,
-                                               .has_bytes = is_passed && r->bytes};
+        v->out = (struct crystal_feed_message){
+            .magic = CRYSTAL_FEED_MAGIC,
+            .channel = r->id.channel,
+            .comm_id = comm->comm_id,
+            .seq = r->id.operation->seq,
+            .index = r->id.step,
+            .count = count,
+            .start_ns = crystal_net_job_ns(comm->module, r->start_ns),
+            .bytes = r->bytes,
+            .crank = comm->crank,
+            .has_bytes = is_passed && r->bytes};
     return feed_write(v, r, place, err);
 }
 

@@ -306,7 +306,7 @@ int crystal_client_nodes(struct crystal_client *c, const struct crystal_msg_node
     for (uint32_t i = 0; rc == 0 && i < own->node_count; i++)
         if (nodes[i].node != i || nodes[i].node_count != own->node_count ||
             !nodes[i].port || nodes[i].port > UINT16_MAX)
-            rc = bad_answer(err, CRYSTAL_MSG_NODES);
+            rc = crystal_client_bad_answer(err, CRYSTAL_MSG_NODES);
     return rc;
 }
 

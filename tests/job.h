@@ -72,7 +72,6 @@ static inline void job_begin(struct job *j, uint32_t n, const char *grid,
     (void)snprintf(j->dir, sizeof j->dir, "/tmp/crystal-test.XXXXXX");
     JOB_MUST(!mkdtemp(j->dir));
     j->layout.lrank_count = n;
-    j->layout.ranks_per_node = 1;
     if (grid) {
         JOB_MUST(crystal_grid_parse(grid, &j->layout.grid, &job_err));
         j->layout.grid.ep_inside = 1;
@@ -81,6 +80,8 @@ static inline void job_begin(struct job *j, uint32_t n, const char *grid,
     j->layout.live_mode =
         j->layout.live_count == n ? CRYSTAL_LIVE_ALL : CRYSTAL_LIVE_REPLICA;
     j->layout.sandbox = job_ranks(sandbox, n, &j->layout.sandbox_count);
+    j->layout.ranks_per_node = /* the sandbox is one target node where it can be one */
+        n % j->layout.sandbox_count ? 1 : j->layout.sandbox_count;
     j->layout.iterations = 3;
     j->layout.plan_passes = 1;
     j->layout.wire_bytes_per_s = 1000000000;

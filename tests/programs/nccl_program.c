@@ -195,8 +195,8 @@ void program_begin(const char *ids)
     world_size = number("WORLD_SIZE", 1);
     load();
     if (port && !id_dir) {
-        store_fd = store_connect((uint16_t)atoi(port));
+        store_fd = store_connect_host(getenv("MASTER_ADDR"), (uint16_t)atoi(port));
         if (store_fd < 0)
-            die("cannot reach the store at MASTER_PORT");
+            die("cannot reach the store at MASTER_ADDR and MASTER_PORT");
     }
 }

@@ -8,13 +8,13 @@
  * [--fail-at I]]
  *
  * It loads CRYSTAL_NCCL_LIBRARY and takes RANK and WORLD_SIZE from the environment.
- * Unique ids go through the store at MASTER_PORT on this host, under PyTorch's keys, or
- * through files in DIR, or (one rank) nowhere. Ranks are numbered tp fastest, then pp,
- * then dp. Groups: "0" the world, then one number for each tp and each dp group, then
- * two for each pair of neighbours in the pipeline (what goes down, what comes back), in
- * that order on every rank, as torch.distributed.new_group counts them. NCCL runs the
- * operations of one communicator one after the other, so a receive posted ahead needs
- * one of its own.
+ * Unique ids go through the store at MASTER_ADDR and MASTER_PORT, under PyTorch's keys,
+ * or through files in DIR, or (one rank) nowhere. Ranks are numbered tp fastest, then
+ * pp, then dp. Groups: "0" the world, then one number for each tp and each dp group,
+ * then two for each pair of neighbours in the pipeline (what goes down, what comes
+ * back), in that order on every rank, as torch.distributed.new_group counts them. NCCL
+ * runs the operations of one communicator one after the other, so a receive posted
+ * ahead needs one of its own.
  *
  * Patterns, in this order in each iteration (default: all):
  *   int        all-reduce of 4 int64 over the world, waited for by event

@@ -40,11 +40,9 @@ for value in a '' 8-3 0-,3 -1; do
     bad "layout: --crystal-sandbox: '$value' is no rank list such as 0-7,16" \
         $n=64 --crystal-sandbox="$value"
 done
-bad "layout: --crystal-sandbox: spans 2 target nodes; plan and emulate of more than one are not yet supported, capture is (--crystal-stages=capture)" \
-    $n=64 --crystal-sandbox=0-15 --crystal-live=all
 bad "layout: --crystal-sandbox: spans 2 target nodes; ranks that run one by one (--crystal-live) need one" \
     $n=64 --crystal-sandbox=0-15 --crystal-live=0-63 --crystal-stages=capture
-run sbatch $n=64 --crystal-sandbox=0-15 --crystal-live=all --wrap 'echo NEVER'
+run sbatch $n=64 --crystal-sandbox=0-15 --crystal-live=0-63 --wrap 'echo NEVER'
 is "sbatch: several sandbox nodes: exit code" "$code" 2
 bad "layout: --crystal-parallel: the product of 'tp=2,dp=8' is 16, not the 64 logical ranks" \
     $n=64 --crystal-parallel=tp=2,dp=8

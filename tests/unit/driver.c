@@ -86,6 +86,17 @@ struct stage {
     struct crystal_driver *driver;
 };
 
+static struct crystal_driver *create(struct stage *s, const char *graph,
+                                     const char *profile, struct crystal_error *err)
+{
+    const struct crystal_driver_config config = {.board = s->board,
+                                                 .layout = &s->job.layout,
+                                                 .graph_path = graph,
+                                                 .profile_path = profile};
+
+    return crystal_driver_create(&config, err);
+}
+
 static void stage_open(struct stage *s, int with_profile)
 {
     static const uint32_t members[] = {0, 1, 2, 3};
@@ -104,8 +115,7 @@ static void stage_open(struct stage *s, int with_profile)
     JOB_MUST(!s->board);
     job_path(&s->job, graph, sizeof graph, "job.graph");
     job_path(&s->job, profile, sizeof profile, "job.profile");
-    s->driver = crystal_driver_create(s->board, &s->job.layout, graph,
-                                      with_profile ? profile : NULL, &job_err);
+    s->driver = create(s, graph, with_profile ? profile : NULL, &job_err);
     JOB_MUST(!s->driver);
     JOB_MUST(
         crystal_board_comm_add(s->board, 77, "w", 0, 4, members, is_real, &job_err));
@@ -309,16 +319,16 @@ static void refuses_other_parents(void)
     job_path(&s.job, profile, sizeof profile, "job.profile");
     rank(&s.job, "ranks", 2);
     JOB_MUST(crystal_graph_build(s.job.dir, &job_err));
-    CHECK(!crystal_driver_create(s.board, &s.job.layout, graph, profile, &err));
+    CHECK(!create(&s, graph, profile, &err));
     CHECK_HAS(err.text,
               "job.profile was made for another job.graph; run 'scrystal plan' "
               "again");
     s.job.layout.fingerprint++;
-    CHECK(!crystal_driver_create(s.board, &s.job.layout, graph, profile, &err));
+    CHECK(!create(&s, graph, profile, &err));
     CHECK_HAS(err.text, "made for another program or layout");
     (void)unlink(profile);
     s.job.layout.fingerprint--;
-    CHECK(!crystal_driver_create(s.board, &s.job.layout, graph, profile, &err));
+    CHECK(!create(&s, graph, profile, &err));
     CHECK_HAS(err.text, "job.profile: not there yet; run 'scrystal plan' first");
     stage_close(&s);
 }

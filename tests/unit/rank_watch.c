@@ -92,7 +92,8 @@ static void begin(enum crystal_board_mode mode)
         printf("Bail out! %s\n", err.text);
         exit(1);
     }
-    watch = crystal_rank_watch_create(roll, board, &layout);
+    watch = crystal_rank_watch_create(roll, board, &layout,
+                                      (struct crystal_share){0, layout.sandbox_count});
     ranks[0] = start_rank(0, 3, 1);
     ranks[1] = start_rank(1, 9, rank_1_is_seen);
 }

@@ -88,7 +88,15 @@ static void strangers_are_no_cause(void)
 
     joined(0, 1, 0);
     joined(1, 1, 1);
+    CHECK_EQ(crystal_roll_saw_stranger(roll), 0);
+    parted(0, 1, 1);
+    CHECK_EQ(crystal_roll_saw_stranger(roll), 0);
+    crystal_roll_destroy(roll);
+    roll = make();
+    joined(0, 1, 0);
+    joined(1, 1, 1);
     parted(0, 1, 7);
+    CHECK_EQ(crystal_roll_saw_stranger(roll), 1);
     parted(0, 9, 1);
     CHECK_EQ(crystal_roll_cause(roll, 0), 0);
     parted(0, 1, 1);

@@ -216,7 +216,9 @@ static void board_places(void)
         PLACE(crystal_board_header, timeline, 664),
         PLACE(crystal_board_header, ranks_per_node, 668),
         PLACE(crystal_board_header, payload_late_count, 672),
-        PLACE(crystal_board_header, reserved, 680),
+        PLACE(crystal_board_header, clock_ns, 680),
+        PLACE(crystal_board_header, node, 688),
+        PLACE(crystal_board_header, reserved, 696),
         SIZE(crystal_board_comm, 216),
         PLACE(crystal_board_comm, state, 0),
         PLACE(crystal_board_comm, nranks, 4),
@@ -261,7 +263,7 @@ static void board_places(void)
         PLACE(crystal_board_pair, cells, 16),
     };
 
-    CHECK_EQ(CRYSTAL_BOARD_VERSION, 3);
+    CHECK_EQ(CRYSTAL_BOARD_VERSION, 4);
     CHECK_EQ(CRYSTAL_BOARD_SLOTS, 64);
     check_places(places, sizeof places / sizeof places[0]);
 }

@@ -5,6 +5,7 @@
 #include "runtime/store_wire.h"
 
 #include <arpa/inet.h>
+#include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <stdlib.h>
@@ -89,14 +90,20 @@ static inline int request_send(const struct request *r, int fd)
     return send_whole(fd, r->data, r->bytes);
 }
 
-/* Connects to this host's loopback; no VALIDATE yet. -1 on failure. */
-static inline int store_dial(uint16_t port)
+/* Connects to a host, NULL: this one's loopback; no VALIDATE yet. -1 on failure. */
+static inline int store_dial_host(const char *host, uint16_t port)
 {
     struct sockaddr_in a = {.sin_family = AF_INET, .sin_port = htons(port)};
+    const struct addrinfo hints = {.ai_family = AF_INET, .ai_socktype = SOCK_STREAM};
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), one = 1;
     struct timeval limit = {20, 0}; /* no test waits for ever */
+    struct addrinfo *found = NULL;
 
     a.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    if (host && !getaddrinfo(host, NULL, &hints, &found) && found) {
+        a.sin_addr = ((struct sockaddr_in *)(void *)found->ai_addr)->sin_addr;
+        freeaddrinfo(found);
+    }
     if (fd < 0)
         return -1;
     (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
@@ -105,6 +112,11 @@ static inline int store_dial(uint16_t port)
         return fd;
     (void)close(fd);
     return -1;
+}
+
+static inline int store_dial(uint16_t port)
+{
+    return store_dial_host(NULL, port);
 }
 
 static inline int store_validate(int fd)
@@ -116,13 +128,18 @@ static inline int store_validate(int fd)
     return send_whole(fd, hello, sizeof hello);
 }
 
-static inline int store_connect(uint16_t port)
+static inline int store_connect_host(const char *host, uint16_t port)
 {
-    int fd = store_dial(port);
+    int fd = store_dial_host(host, port);
 
     if (fd >= 0)
         (void)store_validate(fd);
     return fd;
+}
+
+static inline int store_connect(uint16_t port)
+{
+    return store_connect_host(NULL, port);
 }
 
 /* One request with keys or key-value pairs. */

@@ -1,0 +1,67 @@
+/* For tests of a sandbox of several nodes by hand: 16 ranks on 4 target nodes, the
+ * program that compares every result (tests/programs/exactprog.c), and several agents
+ * on this machine.
+ */
+#ifndef CRYSTAL_TESTS_BY_HAND_NODES_H
+#define CRYSTAL_TESTS_BY_HAND_NODES_H
+
+#include "tests/by_hand.h"
+
+/* One pass of plan will do: what it measures plays no part. */
+static inline void prepare(const char *sandbox, const char *options)
+{
+    alarm(60); /* it is alive: a loaded machine may take longer for all */
+    CHECK_EQ(
+        finish(start("rm -rf %s && mkdir -m 700 %s && cd %s && "
+                     "printf 'plan:\n  passes: 1\n' >one-pass.yaml && "
+                     "exec %s layout --config=one-pass.yaml --logical-ranks=16 "
+                     "--ranks-per-node=4 --live=all %s --sandbox=%s --job-dir=%s "
+                     "--iterations=3 --write",
+                     job_dir, job_dir, job_dir, scrystal, options, sandbox, job_dir)),
+        0);
+}
+
+static inline void run_stages(const char *options)
+{
+    CHECK_EQ(finish(start("exec %s capture --job %s -- %s --iterations 5 %s", scrystal,
+                          job_dir, program, options)),
+             0);
+    CHECK_EQ(finish(start("exec %s graph --job %s", scrystal, job_dir)), 0);
+    CHECK_EQ(finish(start("exec %s plan --job %s -- %s --iterations 5 %s", scrystal,
+                          job_dir, program, options)),
+             0);
+}
+
+/* Coordinator and agents; `during` is a shell line that runs beside them, with $1 ...
+ * the agents' process ids. Prints their exit codes. */
+static inline int emulate_on(unsigned nodes, const char *options, const char *during)
+{
+    return finish(
+        start("rm -f %s/coord; %s coord --job %s >%s/coord.out 2>&1 & coord=$!\n"
+              "while [ ! -e %s/coord ]; do sleep 0.02; done\n"
+              "for k in $(seq 0 %u); do\n"
+              "  %s agent --job %s --stage emulate --node $k --nodes %u -- %s %s &\n"
+              "  agents=\"$agents $!\"\n"
+              "done\n"
+              "set -- $agents\n"
+              "%s\n"
+              "k=0; for a in $agents; do wait $a; echo agent $k code $?; k=$((k+1)); "
+              "done\n"
+              "%s coord --finish --job %s >/dev/null 2>&1; wait $coord\n"
+              "echo coordinator code $?\n",
+              job_dir, scrystal, job_dir, job_dir, job_dir, nodes - 1, scrystal,
+              job_dir, nodes, program, options, during, scrystal, job_dir));
+}
+
+static inline int nodes_begin(char *parent)
+{
+    char *at;
+
+    if (by_hand_begin(parent))
+        return -1;
+    at = strstr(program, "ncclprog");
+    (void)snprintf(at, sizeof program - (size_t)(at - program), "exactprog");
+    return 0;
+}
+
+#endif

@@ -1,0 +1,255 @@
+/* Every kind of operation with integers, each result compared with its closed form by
+ * every rank that gets one.
+ *
+ * usage: exactprog [--iterations I] [--elements E] [--per-node P]
+ *                  [--fail-rank R --fail kill|exit|hang|other]
+ *
+ * Ranks, library and ids as in nccl_program.h. Groups: the world, the ranks of each
+ * target node (P in a row), and the rows across nodes (every P-th rank). Sizes are E
+ * elements and a few that do not divide. Prints "rank R exact C" with the number of
+ * results that were compared, or says which one is wrong and ends with 1.
+ * --fail: in iteration 1 rank R dies of SIGKILL, exits with code 7, sleeps for ever, or
+ * calls another operation than the others.
+ */
+#include "config.h"
+
+#include "tests/programs/nccl_program.h"
+
+#include <getopt.h>
+#include <inttypes.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static struct options {
+    int iterations, elements, per_node, fail_rank;
+    const char *fail;
+} options = {
+    .iterations = 3, .elements = 1000, .per_node = 4, .fail_rank = -1, .fail = ""};
+
+static struct group world, node, row;
+static ncclStream_t stream;
+static int64_t *in, *out;
+static int iteration, compared;
+static size_t room; /* bytes of each */
+
+/* What a rank puts into an operation at index i. */
+static int64_t value(int lrank, int kind, int64_t i)
+{
+    return (int64_t)(lrank + 1) * 1000003 + (int64_t)iteration * 7919 +
+           (int64_t)kind * 104729 + i * 31;
+}
+
+/* A group's members by crank. */
+static int member(const struct group *g, int crank)
+{
+    if (g == &world)
+        return crank;
+    return g == &node ? rank / options.per_node * options.per_node + crank
+                      : rank % options.per_node + crank * options.per_node;
+}
+
+static int64_t sum(const struct group *g, int kind, int64_t i)
+{
+    int64_t all = 0;
+
+    for (int k = 0; k < g->size; k++)
+        all += value(member(g, k), kind, i);
+    return all;
+}
+
+static void fill(int kind, int64_t count)
+{
+    for (int64_t i = 0; i < count; i++)
+        in[i] = value(rank, kind, i);
+    memset(out, 0xff, room);
+}
+
+static void compare(const char *what, int64_t at, int64_t want)
+{
+    compared++;
+    if (out[at] == want)
+        return;
+    fprintf(stderr,
+            "rank %d iteration %d: %s of %d elements: element %" PRId64 " is %" PRId64
+            ", want %" PRId64 "\n",
+            rank, iteration, what, options.elements, at, out[at], want);
+    exit(1);
+}
+
+static void all_reduce(const struct group *g, int64_t e)
+{
+    fill(1, e);
+    OK(AllReduce(in, out, (size_t)e, ncclInt64, ncclSum, g->comm, stream));
+    OK(stream_synchronize(stream));
+    for (int64_t i = 0; i < e; i++)
+        compare("all-reduce", i, sum(g, 1, i));
+    OK(AllReduce(in, out, (size_t)e, ncclInt64, ncclMax, g->comm, stream));
+    OK(stream_synchronize(stream));
+    for (int64_t i = 0; i < e; i++)
+        compare("all-reduce (max)", i, value(member(g, g->size - 1), 1, i));
+}
+
+static void all_gather(const struct group *g, int64_t e)
+{
+    fill(2, e);
+    OK(AllGather(in, out, (size_t)e, ncclInt64, g->comm, stream));
+    OK(stream_synchronize(stream));
+    for (int k = 0; k < g->size; k++)
+        for (int64_t i = 0; i < e; i++)
+            compare("all-gather", k * e + i, value(member(g, k), 2, i));
+}
+
+static void reduce_scatter(const struct group *g, int64_t e)
+{
+    fill(3, e * g->size);
+    OK(ReduceScatter(in, out, (size_t)e, ncclInt64, ncclSum, g->comm, stream));
+    OK(stream_synchronize(stream));
+    for (int64_t i = 0; i < e; i++)
+        compare("reduce-scatter", i, sum(g, 3, g->crank * e + i));
+}
+
+static void broadcast(const struct group *g, int root, int64_t e)
+{
+    fill(4 + root, e);
+    OK(Broadcast(in, out, (size_t)e, ncclInt64, root, g->comm, stream));
+    OK(stream_synchronize(stream));
+    for (int64_t i = 0; i < e; i++)
+        compare("broadcast", i, value(member(g, root), 4 + root, i));
+}
+
+static void reduce(const struct group *g, int root, int64_t e)
+{
+    fill(100 + root, e);
+    OK(Reduce(in, out, (size_t)e, ncclInt64, ncclSum, root, g->comm, stream));
+    OK(stream_synchronize(stream));
+    for (int64_t i = 0; g->crank == root && i < e; i++)
+        compare("reduce", i, sum(g, 100 + root, i));
+}
+
+/* To the next one and from the one before: real to virtual, virtual to real, and from
+ * one sandbox node to another. */
+static void shift(const struct group *g, int64_t e)
+{
+    int next = (g->crank + 1) % g->size, before = (g->crank + g->size - 1) % g->size;
+
+    fill(200, e);
+    OK(GroupStart());
+    OK(Send(in, (size_t)e, ncclInt64, next, g->comm, stream));
+    OK(Recv(out, (size_t)e, ncclInt64, before, g->comm, stream));
+    OK(GroupEnd());
+    OK(stream_synchronize(stream));
+    for (int64_t i = 0; i < e; i++)
+        compare("message", i, value(member(g, before), 200, i));
+}
+
+static void all_to_all(const struct group *g, int64_t e)
+{
+    fill(300, e * g->size);
+    OK(GroupStart());
+    for (int k = 0; k < g->size; k++) {
+        OK(Send(in + k * e, (size_t)e, ncclInt64, k, g->comm, stream));
+        OK(Recv(out + k * e, (size_t)e, ncclInt64, k, g->comm, stream));
+    }
+    OK(GroupEnd());
+    OK(stream_synchronize(stream));
+    for (int k = 0; k < g->size; k++)
+        for (int64_t i = 0; i < e; i++)
+            compare("all-to-all", k * e + i,
+                    value(member(g, k), 300, g->crank * e + i));
+}
+
+static void everything(const struct group *g, int64_t e)
+{
+    all_reduce(g, e);
+    all_gather(g, e);
+    reduce_scatter(g, e);
+    for (int root = 0; root<g->size; root += g->size> 4 ? 5 : 1) {
+        broadcast(g, root, e);
+        reduce(g, root, e);
+    }
+    shift(g, e);
+    all_to_all(g, e);
+}
+
+static void fail_here(void)
+{
+    if (strcmp(options.fail, "kill") == 0)
+        (void)raise(SIGKILL);
+    if (strcmp(options.fail, "exit") == 0)
+        exit(7);
+    while (strcmp(options.fail, "hang") == 0)
+        (void)pause();
+    if (strcmp(options.fail, "other") == 0)
+        broadcast(&world, 0, 3);
+}
+
+static void make_groups(void)
+{
+    int per_node = options.per_node, nodes = world_size / per_node;
+
+    make_group(0, 1, world_size, &world);
+    for (int i = 0; i < nodes; i++)
+        make_group(i * per_node, 1, per_node, &node);
+    for (int i = 0; i < per_node; i++)
+        make_group(i, per_node, nodes, &row);
+}
+
+static void parse(int argc, char **argv)
+{
+    static const struct option list[] = {
+        {"iterations", 1, NULL, 'i'}, {"elements", 1, NULL, 'e'},
+        {"per-node", 1, NULL, 'p'},   {"fail-rank", 1, NULL, 'r'},
+        {"fail", 1, NULL, 'f'},       {NULL, 0, NULL, 0}};
+    int c;
+
+    while ((c = getopt_long(argc, argv, "", list, NULL)) >= 0) {
+        int number = optarg ? atoi(optarg) : 0;
+
+        if (c == 'i')
+            options.iterations = number;
+        else if (c == 'e')
+            options.elements = number;
+        else if (c == 'p')
+            options.per_node = number;
+        else if (c == 'r')
+            options.fail_rank = number;
+        else if (c == 'f')
+            options.fail = optarg;
+        else
+            die("see the head of exactprog.c");
+    }
+}
+
+int main(int argc, char **argv)
+{
+    parse(argc, argv);
+    program_begin(NULL);
+    if (options.per_node < 1 || world_size % options.per_node || options.elements < 1)
+        die("--per-node does not divide the ranks");
+    room = sizeof *in * (size_t)(options.elements + 1) * (size_t)world_size;
+    in = malloc(room);
+    out = malloc(room);
+    if (!in || !out)
+        die("out of memory");
+    OK(stream_create(&stream));
+    make_groups();
+    for (iteration = 0; iteration < options.iterations; iteration++) {
+        if (rank == options.fail_rank && iteration == 1)
+            fail_here();
+        everything(&world, options.elements);
+        everything(&row, options.elements + 1);
+        everything(&node, options.elements / 2 + 1);
+        if (nccl.hint)
+            nccl.hint();
+    }
+    OK(CommDestroy(row.comm));
+    OK(CommDestroy(node.comm));
+    OK(CommDestroy(world.comm));
+    printf("rank %d exact %d\n", rank, compared);
+    free(in);
+    free(out);
+    return 0;
+}

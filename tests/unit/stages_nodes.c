@@ -1,0 +1,120 @@
+/* A sandbox of several target nodes by hand: one agent that hosts all of it, and
+ * several agents on this machine, each with a board of its own. Every rank compares
+ * every result with its closed form (tests/programs/exactprog.c). Then what is said,
+ * and left, where one of the nodes fails.
+ */
+#include "config.h"
+
+#include "runtime/filehead.h"
+
+#include "tests/by_hand_nodes.h"
+
+#define RESULTS_OF_3                                                 \
+    196602 /* of 3 iterations of 1000 elements, but for a first rank \
+            */
+
+static void every_rank_is_exact(const unsigned *ranks, unsigned count)
+{
+    for (unsigned i = 0; i < count; i++) {
+        char line[64];
+
+        (void)snprintf(line, sizeof line, "rank %u exact %d\n", ranks[i],
+                       ranks[i] % 5 ? RESULTS_OF_3 : RESULTS_OF_3 + 3000);
+        CHECK_HAS(output, line);
+    }
+}
+
+static int file_has(const char *name, const char *text)
+{
+    char line[PATH_MAX + 256];
+
+    (void)snprintf(line, sizeof line, "grep -q '%s' %s/%s", text, job_dir, name);
+    return system(line) == 0;
+}
+
+static const unsigned apart[8] = {0, 1, 2, 3, 12, 13, 14, 15};
+
+static void one_agent_hosts_two_nodes(void)
+{
+    prepare("0-3,12-15", "");
+    run_stages("");
+    CHECK_HAS(output, "crystal: plan: ranks 0-3 of the sandbox (1 of 2)\n");
+    CHECK_HAS(output, "crystal: plan: ranks 12-15 of the sandbox (2 of 2)\n");
+    CHECK_EQ(
+        finish(start("exec %s emulate --job %s -- %s", scrystal, job_dir, program)), 0);
+    every_rank_is_exact(apart, 8);
+    nothing_is_left();
+    CHECK(file_has("runs/001/run.yaml", "^nodes: 1$"));
+    CHECK(file_has("runs/001/run.yaml", "host memory, no network"));
+}
+
+static void two_agents(void)
+{
+    CHECK_EQ(emulate_on(2, "", ""), 0);
+    CHECK_HAS(output, "agent 0 code 0\nagent 1 code 0\ncoordinator code 0\n");
+    every_rank_is_exact(apart, 8);
+    nothing_is_left();
+    CHECK(file_has("runs/002/run.yaml", "^nodes: 2$"));
+    CHECK(file_has("runs/002/run.yaml", "^timeline: fini\\|^timeline: foll"));
+    CHECK(file_has("runs/002/run.1.yaml", "^timeline: fini\\|^timeline: foll"));
+    CHECK(file_has("runs/002/run.yaml", "host memory, TCP between nodes"));
+    CHECK(file_has("runs/002/run.yaml", "^failure: \"\"$"));
+    CHECK(file_has("runs/002/run.1.yaml", "^failure: \"\"$"));
+    CHECK(file_has("report.txt", "^ *15 "));
+    CHECK(file_has("report.txt", "TCP between nodes"));
+}
+
+/* What a real rank sends into the virtual region at one node has passed through it when
+ * it comes out at the other: as many chunks as the recording has bytes for. */
+static void large_payload(void)
+{
+    prepare("0-3,12-15", "--payload=all");
+    run_stages("--elements 30000");
+    CHECK_EQ(emulate_on(2, "--elements 30000", ""), 0);
+    CHECK_HAS(output, "agent 0 code 0\nagent 1 code 0\n");
+    CHECK_HAS(output, "rank 3 exact 5895102\n");
+    CHECK_HAS(output, "rank 12 exact 5895102\n");
+    CHECK_HAS(output, "rank 15 exact 5985102\n");
+    nothing_is_left();
+}
+
+static void three_agents_of_which_two_are_neighbours(void)
+{
+    static const unsigned ranks[12] = {0, 1, 2, 3, 8, 9, 10, 11, 12, 13, 14, 15};
+
+    prepare("0-3,8-15", "");
+    run_stages("");
+    CHECK_EQ(emulate_on(3, "", ""), 0);
+    CHECK_HAS(output, "agent 0 code 0\nagent 1 code 0\nagent 2 code 0\n");
+    every_rank_is_exact(ranks, 12);
+    nothing_is_left();
+}
+
+/* Its root, and rank 0 with it, run on neither node. */
+static void nodes_in_the_middle(void)
+{
+    static const unsigned ranks[8] = {4, 5, 6, 7, 8, 9, 10, 11};
+
+    prepare("4-11", "");
+    run_stages("");
+    CHECK_EQ(emulate_on(2, "", ""), 0);
+    CHECK_HAS(output, "agent 0 code 0\nagent 1 code 0\n");
+    every_rank_is_exact(ranks, 8);
+    nothing_is_left();
+}
+
+int main(void)
+{
+    char parent[] = "/tmp/crystal-nodes.XXXXXX";
+
+    if (nodes_begin(parent))
+        return 1;
+    check_begin();
+    CHECK_RUN(one_agent_hosts_two_nodes);
+    CHECK_RUN(two_agents);
+    CHECK_RUN(large_payload);
+    CHECK_RUN(three_agents_of_which_two_are_neighbours);
+    CHECK_RUN(nodes_in_the_middle);
+    by_hand_end(parent);
+    return check_end();
+}

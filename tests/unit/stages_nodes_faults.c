@@ -1,0 +1,101 @@
+/* A sandbox of two nodes by hand, of which one fails: one sentence within seconds, and
+ * nothing is left.
+ */
+#include "config.h"
+
+#include "tests/by_hand_nodes.h"
+
+static unsigned times_said(const char *text)
+{
+    unsigned count = 0;
+
+    for (const char *at = output; (at = strstr(at, text)); at += strlen(text))
+        count++;
+    return count;
+}
+
+static double seconds(void)
+{
+    struct timespec t;
+
+    (void)clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
+}
+
+static void an_agent_is_killed(void)
+{
+    double from = seconds();
+
+    CHECK_EQ(emulate_on(2, "--fail hang --fail-rank 2", "sleep 1.5; kill -9 $2"), 0);
+    CHECK(seconds() - from < 15);
+    CHECK_HAS(output, "agent 0 code 70\n");
+    CHECK_HAS(output, "agent 1 code 137\n");
+    CHECK_EQ(times_said("crystal: emulate: "), 1);
+    CHECK_HAS(output, "crystal: emulate: the agent of node 1 (pid ");
+    CHECK_HAS(output, ") died during emulate; see log/ in the job directory\n");
+    nothing_is_left();
+}
+
+static void a_rank_of_the_other_node_is_killed(void)
+{
+    double from = seconds();
+
+    CHECK_EQ(emulate_on(2, "--fail kill --fail-rank 13", ""), 0);
+    CHECK(seconds() - from < 15);
+    CHECK_HAS(output, "agent 0 code 70\n");
+    CHECK_HAS(output, "agent 1 code 137\n");
+    CHECK_EQ(times_said("crystal: emulate: "), 1);
+    CHECK_HAS(output, "crystal: emulate: rank 13 was ended by signal 9 (Killed)\n");
+    nothing_is_left();
+}
+
+static void a_rank_of_the_first_node_exits(void)
+{
+    CHECK_EQ(emulate_on(2, "--fail exit --fail-rank 3", ""), 0);
+    CHECK_HAS(output, "agent 0 code 7\n");
+    CHECK_HAS(output, "agent 1 code 70\n");
+    CHECK_EQ(times_said("crystal: emulate: "), 1);
+    CHECK_HAS(output, "crystal: emulate: rank 3 ended with code 7\n");
+    nothing_is_left();
+}
+
+static void a_file_is_missing(void)
+{
+    char path[PATH_MAX + 32];
+
+    (void)snprintf(path, sizeof path, "%s/job.profile", job_dir);
+    CHECK_EQ(unlink(path), 0);
+    CHECK_EQ(emulate_on(2, "", ""), 0);
+    CHECK_HAS(output, "agent 0 code 70\n");
+    CHECK_HAS(output, "agent 1 code 70\n");
+    CHECK_EQ(times_said("crystal: emulate: "), 1);
+    CHECK_HAS(output, "job.profile is missing; run the stages before it");
+    nothing_is_left();
+}
+
+static void numbers_of_nodes(void)
+{
+    CHECK_EQ(finish(start("exec %s agent --job %s --stage emulate --node 2 --nodes 2",
+                          scrystal, job_dir)),
+             2);
+    CHECK_HAS(output,
+              "--node and --nodes: give a number from 0 and how many there are");
+}
+
+int main(void)
+{
+    char parent[] = "/tmp/crystal-nodes-faults.XXXXXX";
+
+    if (nodes_begin(parent))
+        return 1;
+    check_begin();
+    prepare("0-3,12-15", "");
+    run_stages("");
+    CHECK_RUN(an_agent_is_killed);
+    CHECK_RUN(a_rank_of_the_other_node_is_killed);
+    CHECK_RUN(a_rank_of_the_first_node_exits);
+    CHECK_RUN(a_file_is_missing);
+    CHECK_RUN(numbers_of_nodes);
+    by_hand_end(parent);
+    return check_end();
+}
