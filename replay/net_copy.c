@@ -12,6 +12,7 @@
 
 #define LINE_BYTES 128U /* of LL128 */
 #define POLL_NS    2000U
+#define DRAIN_NS   1000000000U
 
 /* The form in which a request's bytes are. */
 static enum crystal_proto proto_of(const struct crystal_net_request *r)
@@ -138,4 +139,21 @@ void crystal_copy_release(struct crystal_net_request *r)
     crystal_room_give(r->room);
     crystal_room_give(r->flags);
     r->room = r->flags = NULL;
+}
+
+void crystal_copy_drain(struct crystal_net_end *end)
+{
+    const uint64_t until_ns = crystal_now_ns() + DRAIN_NS;
+
+    for (unsigned i = 0; i < CRYSTAL_NET_REQUESTS; i++) {
+        struct crystal_net_request *r = &end->requests[i];
+        int code = 0;
+
+        if (r->state == CRYSTAL_REQUEST_FREE)
+            continue;
+        while (r->copy != CRYSTAL_COPY_NONE && !code && crystal_now_ns() < until_ns)
+            code = crystal_copy_is_done(r, NULL);
+        if (r->copy == CRYSTAL_COPY_NONE) /* else the GPU still uses it */
+            crystal_copy_release(r);
+    }
 }

@@ -27,4 +27,8 @@ int crystal_copy_put_all(struct crystal_net_end *end, struct crystal_error *err)
 /* Gives the request's room back. */
 void crystal_copy_release(struct crystal_net_request *r);
 
+/* The end closes: waits for copies that are on their way, which must not outlive the
+ * callers' buffers (at most a second), and gives all room back. */
+void crystal_copy_drain(struct crystal_net_end *end);
+
 #endif

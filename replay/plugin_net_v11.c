@@ -3,6 +3,7 @@
 
 #include "replay/net.h"
 #include "runtime/file_limit.h"
+#include "replay/net_copy.h"
 #include "replay/net_device.h"
 #include "runtime/log.h"
 #include "runtime/nccl_net_abi.h"
@@ -277,8 +278,10 @@ static ncclResult_t net_close(void *comm)
 {
     struct crystal_net_end *end = comm;
 
-    if (end)
+    if (end) {
+        crystal_copy_drain(end);
         end->ops->close(end);
+    }
     return ncclSuccess;
 }
 

@@ -235,6 +235,44 @@ static void contents_are_left_out(void)
     crystal_board_destroy(board);
 }
 
+/* --- closing --- */
+
+/* An end that closes at once: no copy may touch the buffer afterwards. */
+static void closed_at_once(int unused)
+{
+    unsigned char *data = malloc(100000);
+    void *coll, *proxy, *request;
+    struct ring ring = {0};
+    struct step_handle h;
+
+    (void)unused;
+    CHECK(ring_open(&ring));
+    harness_proto = "SIMPLE";
+    coll = coll_start(&ring.rank, "AllReduce", "ncclInt32", 4 * 25000, 0, 1);
+    proxy = proxy_start(&ring.rank, coll, 0, 1, 12, 1);
+    h = step_start(&ring.rank, proxy, 0);
+    memset(data, 1, 100000);
+    request = post_send(ring.to_next, data, 50048, &h);
+    CHECK(request != NULL);
+    (void)NET->closeSend(ring.to_next);
+    free(data);
+    (void)NET->closeRecv(ring.from_prev);
+    (void)PROF->stopEvent(proxy);
+    (void)PROF->stopEvent(coll);
+    rank_fini(&ring.rank);
+    (void)usleep(20000); /* a copy that was left behind would read what is freed */
+}
+
+static void copies_end_before_their_buffers(void)
+{
+    struct crystal_board *board = board_make(0, 0);
+
+    CHECK(board != NULL);
+    run_one(closed_at_once);
+    CHECK_EQ(crystal_board_header(board)->abort_flag, 0);
+    crystal_board_destroy(board);
+}
+
 /* --- environment and memory --- */
 
 static void refused(int unused)
@@ -279,6 +317,7 @@ int main(int argc, char **argv)
         CHECK_RUN(flags_are_seen_when_due);
         CHECK_RUN(one_nic_takes_in_one_message);
         CHECK_RUN(contents_are_left_out);
+        CHECK_RUN(copies_end_before_their_buffers);
         CHECK_RUN(wrong_words_are_refused);
     }
     (void)rmdir(directory);
