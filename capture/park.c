@@ -12,6 +12,7 @@
 
 #include "capture/park.h"
 #include "capture/recorder.h"
+#include "capture/site.h"
 
 #include "runtime/env.h"
 #include "runtime/log.h"
@@ -279,7 +280,7 @@ static ncclResult_t enqueue(uint8_t func, const void *send, void *recv, size_t c
     op.client.op.count = count;
     op.client.op.send_bytes = send_bytes;
     op.client.op.recv_bytes = recv_bytes;
-    op.client.op.call_site = entry_call_site;
+    op.client.op.call_site = site_number(entry_call_site);
     op.client.send = send;
     op.client.recv = recv;
     (void)recorder_call(r, &call, send_bytes, &op.payload_bytes, &op.payload_offset);

@@ -17,6 +17,7 @@
 
 #include "capture/park.h"
 #include "capture/recorder.h"
+#include "capture/site.h"
 
 #include "runtime/filehead.h"
 
@@ -56,7 +57,7 @@ static int gather(struct ncclComm *parent, int color, int key, struct told **ret
     op.client.op.count = sizeof mine;
     op.client.op.send_bytes = sizeof mine;
     op.client.op.recv_bytes = parent->nranks * sizeof mine;
-    op.client.op.call_site = entry_call_site;
+    op.client.op.call_site = site_number(entry_call_site);
     op.client.send = &mine;
     op.client.recv = all;
     code = park_queue_issue(&op, 1, err);

@@ -29,7 +29,6 @@
 #define STUCK_NS        1000000000U
 #define SILENT_NS       UINT64_C(2000000000)
 #define TOLD_MAX        6 /* then every two minutes at most */
-#define MAPS_RANKS_MAX  256
 #define HANG_NS_DEFAULT UINT64_C(600000000000)
 #define KEY_SHOWN       160
 
@@ -45,37 +44,9 @@ struct watch_look {
     const struct crystal_coord *coord;
     struct look *ranks; /* by index in layout->live */
     uint32_t count;
-    uint32_t strangers; /* processes in the store that are no rank (yet) */
+    uint32_t strangers;      /* processes in the store that are no rank that is known */
+    uint32_t absent_waiting; /* ranks that wait there before their first call */
 };
-
-/* A rank that has ended may still be told of, so what is mapped where is kept. */
-void crystal_coord_keep_maps(struct crystal_coord *coord, uint32_t lrank, uint32_t pid)
-{
-    const uint32_t lrank_count = coord->config.layout->lrank_count;
-
-    if (coord->exchange_layout.live_count > MAPS_RANKS_MAX || lrank >= lrank_count ||
-        !crystal_process_is_rank(pid, lrank)) /* or on another node */
-        return;
-    if (!coord->watch.maps)
-        coord->watch.maps = calloc(lrank_count, sizeof *coord->watch.maps);
-    if (!coord->watch.maps)
-        return;
-    free(coord->watch.maps[lrank]);
-    coord->watch.maps[lrank] = crystal_process_maps(pid);
-}
-
-int crystal_coord_site(void *context, uint32_t lrank, uint64_t address, char *text,
-                       size_t text_bytes)
-{
-    struct crystal_coord *coord = context;
-    const struct client *c = crystal_coord_rank(coord, lrank);
-
-    if (c) /* it may have loaded more */
-        crystal_coord_keep_maps(coord, lrank, c->pid);
-    if (!coord->watch.maps || !coord->watch.maps[lrank])
-        return -ESRCH;
-    return crystal_process_site(coord->watch.maps[lrank], address, text, text_bytes);
-}
 
 void crystal_coord_watch_end(struct crystal_coord *coord)
 {
@@ -99,30 +70,47 @@ static void key_text(const void *key, size_t key_bytes, char *text)
     text[length] = 0;
 }
 
+/* The rank that this process is, as it has said or, before its first call, as its
+ * environment says where it runs here; NULL: not known. */
+static struct look *rank_of(struct watch_look *w, uint32_t pid)
+{
+    for (uint32_t i = 0; i < w->count; i++)
+        if (w->ranks[i].pid == pid)
+            return &w->ranks[i];
+    for (uint32_t i = 0; i < w->count; i++)
+        if (w->ranks[i].state == CRYSTAL_EXCHANGE_ABSENT && !w->ranks[i].pid &&
+            crystal_process_is_rank(pid, w->ranks[i].lrank)) {
+            w->ranks[i].pid = pid;
+            return &w->ranks[i];
+        }
+    return NULL;
+}
+
 static void store_waits(void *context, uint32_t pid, const void *key, size_t key_bytes,
                         uint64_t since_ns)
 {
     struct watch_look *w = context;
     struct crystal_process_look process;
+    struct look *r;
 
     (void)since_ns;
-    for (uint32_t i = 0; pid && i < w->count; i++) {
-        struct look *r = &w->ranks[i];
-
-        if (r->pid != pid)
-            continue;
-        /* another thread may wait while the main one works */
-        if (r->state != CRYSTAL_EXCHANGE_RUNS ||
-            (crystal_process_is_rank(pid, r->lrank) &&
-             (crystal_process_look(pid, &process) || process.state != 'S')))
-            return;
-        r->state = CRYSTAL_EXCHANGE_WAITS;
-        r->waits_in_store = 1;
-        key_text(key, key_bytes, r->key);
+    r = pid ? rank_of(w, pid) : NULL;
+    if (!r) {
+        w->strangers += pid != 0; /* a process has one connection in its main thread */
         return;
     }
-    if (pid)
-        w->strangers++; /* a process has one connection in its main thread */
+    /* another thread may wait while the main one works */
+    if ((r->state != CRYSTAL_EXCHANGE_RUNS && r->state != CRYSTAL_EXCHANGE_ABSENT) ||
+        r->waits_in_store ||
+        (crystal_process_is_rank(pid, r->lrank) &&
+         (crystal_process_look(pid, &process) || process.state != 'S')))
+        return;
+    if (r->state == CRYSTAL_EXCHANGE_RUNS)
+        r->state = CRYSTAL_EXCHANGE_WAITS;
+    else
+        w->absent_waiting++;
+    r->waits_in_store = 1;
+    key_text(key, key_bytes, r->key);
 }
 
 static int look(const struct crystal_coord *coord, struct watch_look *w)
@@ -263,7 +251,10 @@ static void stuck(struct crystal_coord *coord, const struct watch_look *w)
     struct crystal_error err = {0};
     char all[CRYSTAL_ERROR_TEXT_BYTES];
 
-    summary(w, CRYSTAL_EXCHANGE_WAITS, all, sizeof all);
+    summary(w,
+            count_of(w, CRYSTAL_EXCHANGE_WAITS) ? CRYSTAL_EXCHANGE_WAITS
+                                                : CRYSTAL_EXCHANGE_ABSENT,
+            all, sizeof all);
     (void)crystal_error_set(&err, EDEADLK,
                             "coordinator: the live ranks wait for ever: %s", all);
     crystal_coord_diagnose(coord, &err);
@@ -333,16 +324,20 @@ static void on_watch(void *context)
     struct crystal_coord *coord = context;
     uint64_t idle_ns = crystal_now_ns() - coord->watch.active_ns;
     struct watch_look w;
+    uint32_t waiting;
 
     if (coord->failed || !coord->exchange)
         return;
     crystal_timer_start(&coord->watch_timer, coord->loop, WATCH_NS, on_watch, coord);
     if (idle_ns < STUCK_NS || look(coord, &w))
         return;
-    if (count_of(&w, CRYSTAL_EXCHANGE_WAITS)) {
+    waiting = count_of(&w, CRYSTAL_EXCHANGE_WAITS);
+    if (waiting || w.absent_waiting) {
         if (!count_of(&w, CRYSTAL_EXCHANGE_RUNS) &&
-            count_of(&w, CRYSTAL_EXCHANGE_ABSENT) <= w.strangers)
+            count_of(&w, CRYSTAL_EXCHANGE_ABSENT) <= w.strangers + w.absent_waiting)
             stuck(coord, &w);
+        else if (!waiting)
+            ; /* they may still be starting */
         else if (coord->watch.is_told || idle_ns >= SILENT_NS
                                                         << coord->watch.told_count)
             silent(coord, &w, idle_ns);

@@ -95,7 +95,7 @@ static const struct crystal_inject_rule *rule_of(const struct crystal_exchange *
 
     if (!bytes || !x->layout->inject.count)
         return NULL;
-    if (!*site)
+    if (!*site && x->layout->inject.site_count)
         (void)crystal_exchange_site(x, own->ticket->lrank, own->head.call_site, site);
     ask.site = site;
     return crystal_inject_rules_find(&x->layout->inject, &ask);

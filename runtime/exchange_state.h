@@ -119,7 +119,7 @@ struct crystal_exchange {
 void crystal_exchange_done(struct crystal_exchange *x, struct op *op,
                            struct crystal_slice result);
 
-#define CALL_SITE_BYTES 96
+#define CALL_SITE_BYTES 160
 /* Where in the program of lrank an address is: text, which has CALL_SITE_BYTES. */
 const char *crystal_exchange_site(const struct crystal_exchange *x, uint32_t lrank,
                                   uint64_t address, char *text);

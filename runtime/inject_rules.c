@@ -198,6 +198,7 @@ int crystal_inject_rules_add(struct crystal_inject_rules *rules, const char *tex
     }
     rules->v = v;
     rules->v[rules->count++] = rule;
+    rules->site_count += rule.site != NULL;
     return 0;
 }
 

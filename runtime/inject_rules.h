@@ -52,6 +52,7 @@ struct crystal_inject_rule {
 struct crystal_inject_rules {
     struct crystal_inject_rule *v; /* owned */
     uint32_t count;
+    uint32_t site_count; /* those that ask for a call site */
 };
 
 /* Adds the rule that text says. -EINVAL: err is a sentence about the word that is

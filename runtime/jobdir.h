@@ -12,6 +12,9 @@
  *
  *   ranks/R.payload   capture: what R contributed, where it is kept
  *
+ *   ranks/R.sites     capture: where R's program called, a line each: an address in
+ *                     hexadecimal, a blank, what the program's language says of it
+ *
  *   comms.tab         capture: the coordinator's table of communicators, a line each:
  *                     name<TAB>nranks<TAB>members, a rank list "0-7,16" in crank order
  *                     (a list that is not ascending names each rank)

@@ -125,8 +125,11 @@ struct crystal_msg_op {
     uint64_t send_bytes; /* that follow */
     uint64_t recv_bytes; /* expected in the result */
     uint64_t scalar;     /* bits of the factor in the operation's own type */
-    uint64_t call_site;  /* return address in the program, for diagnoses */
+    uint64_t call_site;  /* return address in the program, for diagnoses; or
+                            CRYSTAL_SITE_TOLD and a line of ranks/LRANK.sites */
 };
+/* No address of a program has this bit. */
+#define CRYSTAL_SITE_TOLD (UINT64_C(1) << 63)
 
 struct crystal_msg_comm_id {
     uint8_t id[NCCL_UNIQUE_ID_BYTES];

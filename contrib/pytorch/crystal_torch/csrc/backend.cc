@@ -9,6 +9,7 @@
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/zeros.h>
 
+#include "site.h"
 #include "wire.h"
 
 namespace crystal
@@ -85,6 +86,8 @@ class Backend::Issue
             operation_ = std::make_shared<Operation>();
             operation_->name = name;
         }
+        find_site();
+        Communicator::tell_site(*operation_);
         if (calls == GROUP) {
             check(Library::get().GroupStart(), comm_, name_);
             is_grouped_ = true;
@@ -100,6 +103,7 @@ class Backend::Issue
           operation_(std::make_shared<Operation>())
     {
         operation_->name = name;
+        find_site();
         backend.sequence_++;
     }
 
@@ -235,6 +239,13 @@ class Backend::Issue
     }
 
   private:
+    void find_site()
+    {
+        if (Library::get().call_site) {
+            operation_->site = site_here();
+        }
+    }
+
     void accept(const at::Tensor &tensor) const
     {
         TORCH_CHECK(tensor.device().is_cpu() && tensor.layout() == at::kStrided,

@@ -181,6 +181,13 @@ void Communicator::append(const std::shared_ptr<Operation> &operation)
     changed_.notify_all();
 }
 
+void Communicator::tell_site(const Operation &operation)
+{
+    if (Library::get().call_site) {
+        (void)Library::get().call_site(operation.site);
+    }
+}
+
 /* A thread: makes the communicator, then what was asked for meanwhile. */
 void Communicator::make_and_issue()
 {
@@ -200,6 +207,7 @@ void Communicator::make_and_issue()
         if (!error) {
             guard.unlock();
             try {
+                tell_site(*operation);
                 check(call(comm_, stream_), comm_, operation->name);
                 append(operation);
             } catch (...) {
@@ -235,6 +243,7 @@ void Communicator::issue(const std::shared_ptr<Operation> &operation, Call call)
         }
     }
     reap();
+    tell_site(*operation);
     check(call(comm_, stream_), comm_, operation->name);
     append(operation);
 }

@@ -54,9 +54,10 @@ class Event
 
 /* One operation, from its call until its results stand where the program wants them. */
 struct Operation {
-    std::string name;                             /* for messages: "all_reduce" */
-    std::vector<at::Tensor> tensors;              /* kept alive until done */
-    std::vector<at::Tensor> outputs;              /* what a Future holds */
+    std::string name;                /* for messages: "all_reduce" */
+    const char *site = nullptr;      /* where it was called, if that is asked for */
+    std::vector<at::Tensor> tensors; /* kept alive until done */
+    std::vector<at::Tensor> outputs; /* what a Future holds */
     std::vector<std::function<void()>> finishers; /* copies to do at the end */
     bool is_open = false; /* a coalescing block, not ended yet */
     /* The rest under the communicator's queue lock; done is written last. */
@@ -135,6 +136,9 @@ class Communicator : public std::enable_shared_from_this<Communicator>
     void wait(const std::shared_ptr<Operation> &operation);
     bool is_done(const std::shared_ptr<Operation> &operation);
     void reap(); /* finishes what is complete */
+    /* The calling thread's next calls are of OPERATION. */
+    static void tell_site(const Operation &operation);
+
     /* Marks FUTURE complete when OPERATION is, from a thread of this communicator. */
     void complete_later(const std::shared_ptr<Operation> &operation,
                         c10::intrusive_ptr<c10::ivalue::Future> future);

@@ -64,6 +64,11 @@ static const Library *load()
     find(handle, path, "crystal_event_synchronize", library->event_synchronize);
     find(handle, path, "crystal_event_query", library->event_query);
     find(handle, path, "crystal_iteration_hint", library->iteration_hint);
+    library->call_site =
+        reinterpret_cast<crystal_call_site_fn>(dlsym(handle, "crystal_call_site"));
+    if (library->call_site && !library->call_site(nullptr)) {
+        library->call_site = nullptr;
+    }
     the_library.store(library, std::memory_order_release);
     return library;
 }

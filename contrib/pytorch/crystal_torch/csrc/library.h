@@ -7,6 +7,7 @@
 
 #include <string>
 
+#include "runtime/crystal_site.h"
 #include "runtime/crystal_stream.h"
 #include "runtime/nccl_abi.h"
 
@@ -26,6 +27,7 @@ struct Library {
     decltype(&crystal_event_synchronize) event_synchronize;
     decltype(&crystal_event_query) event_query;
     decltype(&crystal_iteration_hint) iteration_hint;
+    crystal_call_site_fn call_site; /* NULL where nobody asks for it */
 
     /* Loads the library at the first call; throws std::runtime_error, a sentence. */
     static const Library &get();

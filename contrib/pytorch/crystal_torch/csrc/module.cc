@@ -1,11 +1,14 @@
 /* The Python module crystal_torch._backend: the backend's class, with the constructor
  * of torch.distributed.ProcessGroupGloo, and the end of an iteration. */
+#include <chrono>
+
 #include <pybind11/chrono.h>
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
 #include "backend.h"
+#include "site.h"
 
 PYBIND11_DECLARE_HOLDER_TYPE(T, c10::intrusive_ptr<T>, true)
 
@@ -45,6 +48,19 @@ make(const c10::intrusive_ptr<c10d::Store> &store, int rank, int size,
     return c10::make_intrusive<crystal::Backend>(store, rank, size, timeout, life);
 }
 
+/* ns of finding a call's place, for the benchmark: the mean of COUNT times, each with
+ * the GIL released before, as when operations are called. */
+static double time_sites(int count)
+{
+    auto begin = std::chrono::steady_clock::now();
+    for (int i = 0; i < count; i++) {
+        TORCH_CHECK(crystal::site_here(), "crystal: pytorch: nothing called this");
+    }
+    std::chrono::duration<double, std::nano> spent =
+        std::chrono::steady_clock::now() - begin;
+    return count > 0 ? spent.count() / count : 0;
+}
+
 static void iteration_hint()
 {
     const crystal::Library *library = crystal::Library::loaded();
@@ -55,6 +71,10 @@ static void iteration_hint()
 
 PYBIND11_MODULE(_backend, module)
 {
+    for (const char *package : {"torch", "crystal_torch"}) {
+        py::object path = py::module_::import(package).attr("__path__");
+        crystal::site_ignore((path[py::int_(0)].cast<std::string>() + "/").c_str());
+    }
     py::module_ c10d = py::module_::import("torch._C._distributed_c10d");
     py::class_<crystal::NamedOptions, c10::intrusive_ptr<crystal::NamedOptions>>(
         module, "Options", c10d.attr("Backend").attr("Options"))
@@ -68,6 +88,8 @@ PYBIND11_MODULE(_backend, module)
              py::arg("enable_reconfigure") = false)
         /* torch.distributed writes the group's name and members here. */
         .def_property_readonly("options", &crystal::Backend::options);
+    module.def("time_sites", &time_sites, py::call_guard<py::gil_scoped_release>(),
+               "ns of finding where the caller is, the mean of so many times.");
     module.def("iteration_hint", &iteration_hint,
                py::call_guard<py::gil_scoped_release>(),
                "Tells the library that an iteration of the training ended.");

@@ -3,4 +3,5 @@
 #include "communicator.cc"
 #include "library.cc"
 #include "module.cc"
+#include "site.cc"
 #include "wire.cc"
