@@ -42,6 +42,7 @@ static const struct option long_options[] = {
     {"latency", required_argument, NULL, 'w'},
     {"node-bandwidth", required_argument, NULL, 'w'},
     {"node-latency", required_argument, NULL, 'w'},
+    {"algo", required_argument, NULL, 'w'},
     {NULL, 0, NULL, 0},
 };
 
@@ -65,7 +66,10 @@ static void help(FILE *out)
         "  --dead-rank=R         rank R never does anything; may repeat\n"
         "  --scale-compute=F     all computation takes F times as long\n"
         "  --bandwidth=B --latency=T             between nodes (25GB/s, 5us)\n"
-        "  --node-bandwidth=B --node-latency=T   inside nodes\n\n"
+        "  --node-bandwidth=B --node-latency=T   inside nodes\n"
+        "  --algo=tree | pat | tree,pat          in place of rings: trees for\n"
+        "                        all-reduce, PAT for all-gather and reduce-scatter of\n"
+        "                        communicators with one member on each node\n\n"
         "  --sweep=OPTION=V,V... one run for each value of an option above; may "
         "repeat\n"
         "  --csv=FILE            the sweep's table as comma-separated values\n");

@@ -11,6 +11,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 static int number(const char *text, double least, double most, double *ret, char **end)
 {
@@ -118,6 +119,18 @@ static int node_latency(struct crystal_what_if *w, const char *text)
     return crystal_duration_parse(text, &w->node_latency_ns);
 }
 
+static int algo(struct crystal_what_if *w, const char *text)
+{
+    char known[32];
+
+    w->algos = crystal_transfer_algos(text);
+    (void)snprintf(
+        known, sizeof known, "%s%s%s", w->algos & CRYSTAL_TRANSFER_TREE ? "tree" : "",
+        w->algos == (CRYSTAL_TRANSFER_TREE | CRYSTAL_TRANSFER_PAT) ? "," : "",
+        w->algos & CRYSTAL_TRANSFER_PAT ? "pat" : "");
+    return strcasecmp(text, known) == 0 || strcasecmp(text, "ring") == 0 ? 0 : -EINVAL;
+}
+
 static const struct {
     const char *name;
     int (*set)(struct crystal_what_if *w, const char *text);
@@ -133,6 +146,7 @@ static const struct {
     {"latency", latency, 1},
     {"node-bandwidth", node_bandwidth, 1},
     {"node-latency", node_latency, 1},
+    {"algo", algo, 1},
 };
 
 int predict_what_set(struct crystal_what_if *w, const char *name, const char *text,
@@ -205,6 +219,13 @@ void predict_what_print(FILE *out, const struct crystal_predict *p,
     if (w->compute_ppm != 1000000)
         fprintf(out, "  what if: all computation takes %.6g times as long\n",
                 w->compute_ppm / 1e6);
+    if (w->algos & CRYSTAL_TRANSFER_TREE)
+        fputs("  what if: all-reduce by tree\n", out);
+    if (w->algos & CRYSTAL_TRANSFER_PAT)
+        fputs(
+            "  what if: all-gather and reduce-scatter by PAT, where every node has one "
+            "member\n",
+            out);
     print_wire(out, "between nodes", w->bytes_per_s, w->latency_ns);
     print_wire(out, "inside nodes", w->node_bytes_per_s, w->node_latency_ns);
 }

@@ -163,8 +163,8 @@ static int measure_all(struct compose *c, struct crystal_error *err)
 {
     struct crystal_profile_head *h = &c->image.head;
     struct crystal_overhead *o = crystal_overhead_create();
-    struct crystal_transfer_wire wire = {c->layout.wire_bytes_per_s,
-                                         c->layout.wire_latency_ns, 0, 1, 0};
+    struct crystal_transfer_wire wire = {
+        c->layout.wire_bytes_per_s, c->layout.wire_latency_ns, 0, 1, 0, 0, 0};
     uint64_t parent = crystal_graph_hash(c->graph);
     int code = o ? 0 : no_memory(err);
 
@@ -265,9 +265,13 @@ enum which { MEAN, P10, P90 };
 
 static int run(struct compose *c, enum which which, struct crystal_error *err)
 {
-    struct crystal_transfer_wire wire = {
-        c->layout.wire_bytes_per_s, c->layout.wire_latency_ns,
-        c->image.head.overhead_ns, 1, c->image.head.op_overhead_ns};
+    struct crystal_transfer_wire wire = {c->layout.wire_bytes_per_s,
+                                         c->layout.wire_latency_ns,
+                                         c->image.head.overhead_ns,
+                                         1,
+                                         c->image.head.op_overhead_ns,
+                                         0,
+                                         0};
     struct crystal_timeline_config config = {.graph = c->graph,
                                              .programs = c->programs,
                                              .gap_ns = (const uint64_t *const *)c->gaps,
@@ -290,6 +294,8 @@ static int run(struct compose *c, enum which which, struct crystal_error *err)
     memset(c->sum_ns, 0, c->lrank_count * sizeof *c->sum_ns);
     memset(c->count, 0, c->lrank_count * sizeof *c->count);
     c->takes_ops = which == MEAN;
+    config.wire.algos = crystal_transfer_algos(getenv("NCCL_ALGO")) &
+                        CRYSTAL_TRANSFER_TREE; /* as hostccl */
     timeline = crystal_timeline_create(&config, err);
     if (!timeline)
         return -EINVAL;

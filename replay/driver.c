@@ -197,6 +197,8 @@ static int make_timeline(struct crystal_driver *d, struct crystal_error *err)
     config.wire.bytes_per_s = d->head->wire_bytes_per_s;
     config.wire.latency_ns = d->head->wire_latency_ns;
     d->head->message_overhead_ns = config.wire.overhead_ns;
+    config.wire.algos = crystal_transfer_algos(getenv("NCCL_ALGO")) &
+                        CRYSTAL_TRANSFER_TREE; /* as hostccl */
     d->timeline = crystal_timeline_create(&config, err);
     return d->timeline ? 0 : -EINVAL;
 }

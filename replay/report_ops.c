@@ -201,8 +201,13 @@ static uint64_t alone_ns(const struct report *r, const struct crystal_program *p
 {
     const struct crystal_instr *in = &p->instrs[instr];
     struct crystal_transfer_wire wire = {
-        r->wire_bytes_per_s, r->wire_latency_ns, r->overhead_ns, 1,
-        crystal_profile_head(r->profile)->op_overhead_ns};
+        r->wire_bytes_per_s,
+        r->wire_latency_ns,
+        r->overhead_ns,
+        1,
+        crystal_profile_head(r->profile)->op_overhead_ns,
+        0,
+        0};
     struct crystal_transfer_op op = {.func = in->func,
                                      .nranks = rec->nranks,
                                      .root = in->peer,

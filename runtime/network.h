@@ -1,7 +1,9 @@
 /* The target's network as the timeline sees it: one wire between nodes, one inside a
  * node, and links between two nodes that are slower than the others. A communicator has
  * one wire: the inner one where all members are on one node, else the outer one, slowed
- * down by the slowest link between neighbours of its ring. Pure, thread-safe.
+ * down by the slowest link between neighbours of its ring. A tree joins nodes that have
+ * equally many consecutive members, else single ranks; PAT needs one member on each
+ * node, as NCCL's does, and is a ring elsewhere. Pure, thread-safe.
  */
 #ifndef CRYSTAL_NETWORK_H
 #define CRYSTAL_NETWORK_H
@@ -22,6 +24,7 @@ struct crystal_network {
     uint32_t ranks_per_node; /* 0: one wire for all, no links */
     const struct crystal_network_link *links;
     uint32_t link_count;
+    uint32_t algos; /* enum crystal_transfer_algo, of all communicators */
 };
 
 /* Is the way between these two nodes this link? */

@@ -105,6 +105,7 @@ static void network_change(struct crystal_network *n, const struct crystal_what_
         n->ranks_per_node = w->ranks_per_node;
         n->node_wire = n->wire;
     }
+    n->algos = w->algos;
     n->links = w->links;
     n->link_count = w->link_count;
 }

@@ -300,7 +300,12 @@ void crystal_transfer_plan_init(struct crystal_transfer_plan *plan,
     plan->nranks = op->nranks;
     plan->root = op->root;
     plan->op_overhead_ns = op->nranks == 1 ? 0 : wire->op_overhead_ns;
+    plan->wire = *wire;
     if (op->nranks == 1)
+        return;
+    if (wire->algos)
+        crystal_transfer_repeat_init(plan, op);
+    if (plan->repeat.count)
         return;
     if (is_star(op->func)) {
         plan->bytes_ns = crystal_transfer_occupy_ns(wire, op->count * op->elt_bytes);
@@ -316,7 +321,9 @@ void crystal_transfer_plan_ends(const struct crystal_transfer_plan *plan,
 {
     uint32_t n = plan->nranks;
 
-    if (n > 1 && is_star(plan->func))
+    if (plan->repeat.count)
+        crystal_transfer_repeat_ends(plan, arrive, ends, scratch);
+    else if (n > 1 && is_star(plan->func))
         star(plan, arrive, ends);
     else if (!plan->loops) /* nothing to move */
         memcpy(ends, arrive, n * sizeof *ends);
@@ -342,6 +349,9 @@ double crystal_transfer_plan_most_ns(const struct crystal_transfer_plan *plan)
 {
     double most = (double)plan->nranks * (double)plan->bytes_ns + (double)plan->way_ns;
 
+    most += (double)plan->repeat.count * (double)plan->repeat.period_ns;
+    if (plan->repeat.count) /* no path is longer than twice through all ranks */
+        most += 2.0 * plan->nranks * (double)(plan->repeat.hop_ns[0]);
     if (plan->loops)
         most += (double)(plan->loops - 1) * most_of(&plan->each) +
                 most_of(&plan->last) + (double)plan->nranks * (double)plan->last.hop_ns;

@@ -9,7 +9,17 @@
  * the longest path; it is exact where all chunks have the size of the first one.
  *
  * So every message is a rendezvous: it leaves when both sides have arrived.
- * Pure functions, thread-safe.
+ *
+ * Tree and PAT repeat one pattern of messages, once for each chunk of the channel's
+ * part (runtime/tree_schedule.h, pat_schedule.h). The connections of a rank share its
+ * NIC evenly: a connection begins with the next chunk one period after the chunk
+ * before, the period being the time of all that the busiest rank sends for one chunk.
+ * So the last chunk is everywhere the number of chunks less one periods behind the
+ * first, exactly. Tree: a rank sends a chunk up when it and its parent have arrived and
+ * its children's chunks are there; from the root on it comes down. PAT: in step s = 0,
+ * 1, ... a rank sends what it has of the chunk, 2^s blocks at most, to the rank 2^s
+ * behind it when both have arrived and what the step before brought is there (a
+ * reduce-scatter from the last step to the first). Pure functions, thread-safe.
  */
 #ifndef CRYSTAL_TRANSFER_H
 #define CRYSTAL_TRANSFER_H
@@ -18,12 +28,25 @@
 
 #include <stdint.h>
 
+enum crystal_transfer_algo { /* bits; what has none of them is a ring */
+                             CRYSTAL_TRANSFER_TREE = 1, /* all-reduce: one or, with two
+                                                           channels, both trees */
+                             CRYSTAL_TRANSFER_PAT =
+                                 2 /* all-gather and reduce-scatter */
+};
+
+/* The bits of a list as NCCL_ALGO has it: "tree", "ring,pat", in any case; what a tree
+ * or PAT cannot do stays a ring. Other names, and NULL, are none. */
+uint32_t crystal_transfer_algos(const char *list);
+
 struct crystal_transfer_wire {
     uint64_t bytes_per_s; /* 0: bytes cost nothing */
     uint64_t latency_ns;
     uint64_t overhead_ns;    /* software cost per message, see the profile */
     uint32_t channel_count;  /* channels of the ring, 1 .. 64 */
     uint64_t op_overhead_ns; /* software cost of an operation at its end */
+    uint32_t algos;          /* enum crystal_transfer_algo */
+    uint32_t node_ranks;     /* tree: members on each node, consecutive; 0: one */
 };
 
 struct crystal_transfer_op {
@@ -39,7 +62,15 @@ struct crystal_transfer_op {
 struct crystal_transfer_cost {
     uint64_t steps, hop_ns, chunk_ns, last_ns, held_ns;
 };
+struct crystal_transfer_repeat { /* of tree and PAT */
+    uint64_t count;              /* chunks, 0: a ring */
+    uint64_t period_ns;
+    uint64_t hop_ns[2]; /* tree: of a chunk, and of the last one, way included */
+    uint64_t chunk_bytes, last_bytes; /* PAT: of a block, over all channels */
+};
 struct crystal_transfer_plan {
+    struct crystal_transfer_repeat repeat;
+    struct crystal_transfer_wire wire;
     struct crystal_transfer_cost each, last;
     uint64_t loops;
     uint64_t bytes_ns, way_ns, op_overhead_ns;
@@ -58,6 +89,14 @@ void crystal_transfer_plan_ends(const struct crystal_transfer_plan *plan,
  * overflow. */
 double crystal_transfer_plan_most_ns(const struct crystal_transfer_plan *plan);
 
+/* transfer_repeat.c, for transfer.c: sets plan->repeat where the wire's algorithm is
+ * tree or PAT, and fills ends from it. */
+void crystal_transfer_repeat_init(struct crystal_transfer_plan *plan,
+                                  const struct crystal_transfer_op *op);
+void crystal_transfer_repeat_ends(const struct crystal_transfer_plan *plan,
+                                  const uint64_t *arrive, uint64_t *ends,
+                                  uint64_t *scratch);
+
 /* Time of bytes on a NIC, rounded up. */
 uint64_t crystal_transfer_occupy_ns(const struct crystal_transfer_wire *wire,
                                     uint64_t bytes);
@@ -68,8 +107,8 @@ void crystal_transfer_coll(const struct crystal_transfer_wire *wire,
                            const struct crystal_transfer_op *op, const uint64_t *arrive,
                            uint64_t *ends, uint64_t *scratch);
 
-/* How long the operation takes at crank where all arrive together: the part of its
- * duration that is no waiting for others. */
+/* How long the operation takes at crank where all arrive together, by ring: the part of
+ * its duration that is no waiting for others. */
 uint64_t crystal_transfer_alone_ns(const struct crystal_transfer_wire *wire,
                                    const struct crystal_transfer_op *op,
                                    uint32_t crank);

@@ -202,7 +202,7 @@ static struct crystal_board_pair_cell *message(struct stage *s, uint32_t index,
 
 static void virtual_ranks_keep_time(void)
 {
-    struct crystal_transfer_wire wire = {1000000000, 1000, 0, 1, 0};
+    struct crystal_transfer_wire wire = {1000000000, 1000, 0, 1, 0, 0, 0};
     struct crystal_transfer_op op = {CRYSTAL_FUNC_ALLREDUCE, 4, 0, 32768, 4};
     uint64_t host[4], arrive[4], ends[4], scratch[8];
     struct stage s;

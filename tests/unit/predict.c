@@ -161,6 +161,40 @@ static void slow_links(void)
     close_all();
 }
 
+/* Eight nodes of one rank where only latency costs: seven steps of a ring, three of
+ * PAT; with two ranks on a node PAT is a ring. */
+static void algorithms(void)
+{
+    static const char job[] =
+        "parallel: {tp: 8}\nmodel: {layers: 1, hidden: 64, heads: 8, ffn: 8}\n"
+        "batch: {sequence: 64, microbatches: 1}\n"
+        "hardware: {launch: 0, kernel: 0, memory-bandwidth: 0}\n"
+        "network: {ranks-per-node: %d, bandwidth: 0, latency: 1ms, node-bandwidth: 0, "
+        "node-latency: 1ms}\n";
+    char text[512];
+    uint64_t ring, pat, none;
+
+    (void)snprintf(text, sizeof text, job, 1);
+    open_synth(text);
+    ring = iteration_ns();
+    what.algos = CRYSTAL_TRANSFER_PAT;
+    pat = iteration_ns();
+    what.latency_ns = 0;
+    none = iteration_ns();
+    CHECK(ring - none >= 7000000);
+    CHECK_EQ(3 * (ring - none), 7 * (pat - none));
+    close_all();
+    (void)snprintf(text, sizeof text, job, 2);
+    open_synth(text);
+    what.algos = CRYSTAL_TRANSFER_PAT;
+    CHECK_EQ(iteration_ns(), ring);
+    close_all();
+    CHECK_EQ(crystal_transfer_algos("Tree"), CRYSTAL_TRANSFER_TREE);
+    CHECK_EQ(crystal_transfer_algos("ring,PAT"), CRYSTAL_TRANSFER_PAT);
+    CHECK_EQ(crystal_transfer_algos("^tree"), 0);
+    CHECK_EQ(crystal_transfer_algos(NULL), 0);
+}
+
 static void dead_ranks(void)
 {
     struct crystal_timeline_wait steps[4];
@@ -186,6 +220,7 @@ int main(void)
     CHECK_RUN(everything_adds_up);
     CHECK_RUN(slow_ranks);
     CHECK_RUN(slow_links);
+    CHECK_RUN(algorithms);
     CHECK_RUN(dead_ranks);
     (void)unlink(path); /* a temporary file */
     return check_end();

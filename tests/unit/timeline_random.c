@@ -613,8 +613,12 @@ static void agrees_with_the_simulator(void)
         job_make(&job);
         g = job_write(&job);
         sim.wire = (struct crystal_transfer_wire){below(4) ? 1000000000 : 0,
-                                                  below(3) ? 1000 : 0, below(2) * 77, 1,
-                                                  below(2) * 5};
+                                                  below(3) ? 1000 : 0,
+                                                  below(2) * 77,
+                                                  1,
+                                                  below(2) * 5,
+                                                  0,
+                                                  0};
         for (uint32_t r = 0; r < job.n; r++) {
             sim.programs[r] = crystal_program_create(g, r, &err);
             MUST(!sim.programs[r]);

@@ -5,7 +5,9 @@
 
 #include "runtime/transfer.h"
 
+#include "runtime/pat_schedule.h"
 #include "runtime/ring_schedule.h"
+#include "runtime/tree_schedule.h"
 #include "tests/check.h"
 
 #define RANKS_MAX 9
@@ -114,8 +116,8 @@ static void agrees_with_messages(void)
             for (size_t l = 0; l < 4; l++)
                 for (size_t s = 0; s < 4; s++)
                     for (int loops = 1; loops <= 3; loops++) {
-                        struct crystal_transfer_wire wire = {1000000000, latencies[l],
-                                                             700, 1, 0};
+                        struct crystal_transfer_wire wire = {
+                            1000000000, latencies[l], 700, 1, 0, 0, 0};
                         /* whole chunks of 2 MiB or 512 KiB, in floats */
                         uint64_t chunk = f < 3 ? 1 << 19 : 1 << 17;
                         struct crystal_transfer_op op = {
@@ -132,7 +134,7 @@ static void agrees_for_small_tensors(void)
     for (uint32_t n = 2; n <= RANKS_MAX; n++)
         for (size_t f = 0; f < 3; f++)
             for (uint64_t spread = 0; spread < 100000000; spread = 10 * spread + 1000) {
-                struct crystal_transfer_wire wire = {125000000, 20000, 0, 1, 0};
+                struct crystal_transfer_wire wire = {125000000, 20000, 0, 1, 0, 0, 0};
                 struct crystal_transfer_op op = {ring_funcs[f], n, 0,
                                                  16384 * (f == 0 ? n : 1), 4};
 
@@ -145,7 +147,8 @@ static void is_close_for_odd_sizes(void)
 {
     for (int i = 0; i < 3000; i++) {
         uint32_t n = 2 + (uint32_t)next_random(RANKS_MAX - 1);
-        struct crystal_transfer_wire wire = {1000000000, next_random(200000), 0, 1, 0};
+        struct crystal_transfer_wire wire = {
+            1000000000, next_random(200000), 0, 1, 0, 0, 0};
         struct crystal_transfer_op op = {ring_funcs[next_random(5)], n,
                                          (uint32_t)next_random(n),
                                          1 + next_random(3000000), 4};
@@ -158,7 +161,7 @@ static void is_close_for_odd_sizes(void)
 
 static void exact_forms(void)
 {
-    struct crystal_transfer_wire wire = {1000000000, 1000, 0, 1, 0};
+    struct crystal_transfer_wire wire = {1000000000, 1000, 0, 1, 0, 0, 0};
     struct crystal_transfer_op op = {CRYSTAL_FUNC_ALLREDUCE, 2, 0, 32768, 4};
     uint64_t arrive[4] = {0, 0, 0, 0}, ends[4], scratch[8];
 
@@ -188,7 +191,7 @@ static void exact_forms(void)
 
 static void a_late_rank_delays_those_behind_it(void)
 {
-    struct crystal_transfer_wire wire = {0, 10, 0, 1, 0};
+    struct crystal_transfer_wire wire = {0, 10, 0, 1, 0, 0, 0};
     struct crystal_transfer_op op = {CRYSTAL_FUNC_BROADCAST, 4, 1, 100, 4};
     uint64_t arrive[4] = {0, 0, 0, 500}, ends[4], scratch[8];
 
@@ -207,7 +210,7 @@ static void a_late_rank_delays_those_behind_it(void)
 
 static void point_to_point(void)
 {
-    struct crystal_transfer_wire wire = {1000000000, 5000, 300, 1, 0};
+    struct crystal_transfer_wire wire = {1000000000, 5000, 300, 1, 0, 0, 0};
 
     CHECK_EQ(crystal_transfer_send_ns(&wire, 4000), 0);
     CHECK_EQ(crystal_transfer_recv_ns(&wire, 4000), 4000 + 5300);
@@ -222,7 +225,7 @@ static void point_to_point(void)
 
 static void stars(void)
 {
-    struct crystal_transfer_wire wire = {1000000000, 50, 0, 1, 0};
+    struct crystal_transfer_wire wire = {1000000000, 50, 0, 1, 0, 0, 0};
     struct crystal_transfer_op op = {CRYSTAL_FUNC_ALLTOALL, 3, 0, 250, 4};
     uint64_t arrive[3] = {10, 20, 30}, ends[3], scratch[6];
 
@@ -240,6 +243,245 @@ static void stars(void)
     CHECK_EQ(ends[0], 30 + 2000 + 50);
 }
 
+/* --- tree and PAT: every chunk of every connection by itself --- */
+
+#define MANY   48
+#define CHUNKS 12
+
+static uint64_t hop(const struct crystal_transfer_wire *wire, uint64_t bytes)
+{
+    return crystal_transfer_occupy_ns(wire, bytes) + wire->latency_ns +
+           wire->overhead_ns;
+}
+
+struct tree_run {
+    const struct crystal_transfer_wire *wire;
+    struct crystal_tree_op tree;
+    const uint64_t *arrive;
+    uint64_t up[MANY], down[MANY]; /* begin of the chunk before, by child */
+    uint64_t has[MANY];
+    uint64_t period, hop;
+    int is_first;
+};
+
+/* When rank has its subtree's chunk. */
+static uint64_t climb(struct tree_run *t, uint32_t rank)
+{
+    struct crystal_tree_place place;
+    uint64_t ready = t->arrive[rank];
+
+    crystal_tree_place(&t->tree, rank, &place);
+    for (int i = 0; i < CRYSTAL_TREE_ARITY && place.down[i] >= 0; i++) {
+        uint32_t child = (uint32_t)place.down[i];
+        uint64_t begin = later(climb(t, child), t->arrive[rank]);
+
+        if (!t->is_first)
+            begin = later(begin, t->up[child] + t->period);
+        t->up[child] = begin;
+        ready = later(ready, begin + t->hop);
+    }
+    return ready;
+}
+
+static void descend(struct tree_run *t, uint32_t rank, uint64_t has)
+{
+    struct crystal_tree_place place;
+
+    t->has[rank] = has;
+    crystal_tree_place(&t->tree, rank, &place);
+    for (int i = 0; i < CRYSTAL_TREE_ARITY && place.down[i] >= 0; i++) {
+        uint32_t child = (uint32_t)place.down[i];
+        uint64_t begin = later(has, t->arrive[child]);
+
+        if (!t->is_first)
+            begin = later(begin, t->down[child] + t->period);
+        t->down[child] = begin;
+        descend(t, child, begin + t->hop);
+    }
+}
+
+static uint32_t tree_sends(const struct crystal_tree_op *tree, uint32_t rank)
+{
+    struct crystal_tree_place place;
+    uint32_t count;
+
+    crystal_tree_place(tree, rank, &place);
+    count = place.up >= 0;
+    for (int i = 0; i < CRYSTAL_TREE_ARITY; i++)
+        count += place.down[i] >= 0;
+    return count;
+}
+
+static void tree_by_messages(const struct crystal_transfer_wire *wire,
+                             const struct crystal_transfer_op *op,
+                             const uint64_t *arrive, uint64_t *ends)
+{
+    uint32_t channels = wire->channel_count, busiest = 0;
+    struct tree_run t = {.wire = wire, .arrive = arrive};
+    struct crystal_tree_message m;
+
+    t.tree = (struct crystal_tree_op){
+        .nranks = op->nranks,
+        .ranks_per_node = wire->node_ranks,
+        .shape = wire->node_ranks > 1 ? CRYSTAL_TREE_BALANCED : CRYSTAL_TREE_SINGLE,
+        .half = channels > 1 ? channels / 2 : 1,
+        .count = op->count,
+        .elt_bytes = op->elt_bytes,
+        .channel_count = channels,
+        .proto = CRYSTAL_PROTO_SIMPLE};
+    crystal_tree_message(&t.tree, 0, &m);
+    for (uint32_t r = 0; r < op->nranks; r++) {
+        uint32_t sends = 0;
+
+        for (t.tree.channel = 0; t.tree.channel < channels; t.tree.channel++)
+            sends += tree_sends(&t.tree, r);
+        busiest = sends > busiest ? sends : busiest;
+        ends[r] = arrive[r];
+    }
+    t.period =
+        crystal_transfer_occupy_ns(wire, (uint64_t)m.elts * op->elt_bytes * busiest);
+    for (t.tree.channel = 0; t.tree.channel < channels; t.tree.channel++) {
+        uint64_t count = crystal_tree_message_count(&t.tree);
+        uint32_t root = 0;
+        struct crystal_tree_place place;
+
+        for (; crystal_tree_place(&t.tree, root, &place), place.up >= 0; root++)
+            ;
+        for (uint64_t i = 0; i < count; i++) {
+            t.is_first = i == 0;
+            crystal_tree_message(&t.tree, i, &m);
+            t.hop = hop(wire, (uint64_t)m.elts * op->elt_bytes * channels);
+            descend(&t, root, climb(&t, root));
+        }
+        for (uint32_t r = 0; r < op->nranks; r++)
+            ends[r] = later(ends[r], t.has[r]);
+    }
+}
+
+static void pat_by_messages(const struct crystal_transfer_wire *wire,
+                            const struct crystal_transfer_op *op,
+                            const uint64_t *arrive, uint64_t *ends)
+{
+    static uint64_t begun[8][MANY];
+    struct crystal_pat_op pat = {.func = op->func,
+                                 .nranks = op->nranks,
+                                 .count = op->count,
+                                 .elt_bytes = op->elt_bytes,
+                                 .channel_count = wire->channel_count};
+    uint32_t n = op->nranks, steps = 0;
+    struct crystal_pat_cut cut;
+    uint64_t period = 0, left;
+
+    crystal_pat_cut(&pat, &cut);
+    memcpy(ends, arrive, n * sizeof *ends);
+    for (; 1U << steps < n; steps++) {
+        uint64_t bytes = cut.bytes < cut.chunk_bytes ? cut.bytes : cut.chunk_bytes;
+        uint32_t blocks =
+            1U << steps < n - (1U << steps) ? 1U << steps : n - (1U << steps);
+
+        period +=
+            crystal_transfer_occupy_ns(wire, bytes * blocks * wire->channel_count);
+    }
+    left = cut.bytes;
+    for (int first = 1; left; first = 0) {
+        uint64_t bytes = left < cut.chunk_bytes ? left : cut.chunk_bytes;
+        uint64_t has[MANY], got[MANY];
+
+        memcpy(has, arrive, n * sizeof *has);
+        for (uint32_t k = 0; k < steps; k++) {
+            uint32_t s = op->func == CRYSTAL_FUNC_ALLGATHER ? k : steps - 1 - k;
+            uint32_t blocks = 1U << s < n - (1U << s) ? 1U << s : n - (1U << s);
+
+            for (uint32_t to = 0; to < n; to++) {
+                uint32_t from = (to + (1U << s)) % n;
+                uint64_t begin = later(has[from], arrive[to]);
+
+                if (!first)
+                    begin = later(begin, begun[s][to] + period);
+                begun[s][to] = begin;
+                got[to] = later(
+                    has[to], begin + hop(wire, bytes * blocks * wire->channel_count));
+            }
+            memcpy(has, got, n * sizeof *has);
+        }
+        for (uint32_t r = 0; r < n; r++)
+            ends[r] = later(ends[r], has[r]);
+        left -= bytes;
+    }
+}
+
+/* Any number of ranks, nodes, channels and chunks, the last one short. */
+static void repeated_patterns_agree(void)
+{
+    static const enum crystal_func funcs[] = {
+        CRYSTAL_FUNC_ALLREDUCE, CRYSTAL_FUNC_ALLGATHER, CRYSTAL_FUNC_REDUCESCATTER};
+    uint64_t arrive[MANY], want[MANY], got[MANY], scratch[2 * MANY];
+
+    for (int i = 0; i < 6000; i++) {
+        struct crystal_transfer_wire wire = {1000000000,
+                                             next_random(3) ? next_random(3000000) : 0,
+                                             next_random(1000),
+                                             1,
+                                             0,
+                                             CRYSTAL_TRANSFER_TREE |
+                                                 CRYSTAL_TRANSFER_PAT,
+                                             1};
+        struct crystal_transfer_op op = {.func = funcs[i % 3],
+                                         .nranks = 2 + (uint32_t)next_random(MANY - 1),
+                                         .elt_bytes = 4};
+        uint64_t spread = next_random(2) ? 1 + next_random(40000000) : 1;
+
+        wire.channel_count = 1U << next_random(3);
+        for (uint32_t k = 1 + (uint32_t)next_random(8); k > 1; k--)
+            if (op.nranks % k == 0)
+                wire.node_ranks = wire.node_ranks == 1 ? k : wire.node_ranks;
+        /* the same part for each channel, of so many chunks */
+        op.count = (next_random(CHUNKS) * 131072 + 4096 * (1 + next_random(32))) *
+                   wire.channel_count;
+        if (op.func != CRYSTAL_FUNC_ALLREDUCE)
+            wire.channel_count = 1;
+        for (uint32_t r = 0; r < op.nranks; r++)
+            arrive[r] = 1000000 + next_random(spread);
+        if (op.func == CRYSTAL_FUNC_ALLREDUCE)
+            tree_by_messages(&wire, &op, arrive, want);
+        else
+            pat_by_messages(&wire, &op, arrive, want);
+        crystal_transfer_coll(&wire, &op, arrive, got, scratch);
+        for (uint32_t r = 0; r < op.nranks; r++)
+            CHECK_EQ(got[r], want[r]);
+        if (!check_ok) {
+            printf("# job %d: func %d, %u ranks, %u a node, %u channels, %llu\n", i,
+                   (int)op.func, op.nranks, wire.node_ranks, wire.channel_count,
+                   (unsigned long long)op.count);
+            return;
+        }
+    }
+}
+
+/* Four ranks that arrive together: two levels up and two down, three sends of the
+ * busiest rank for a chunk; two steps with one and two blocks. */
+static void patterns_in_closed_form(void)
+{
+    struct crystal_transfer_wire wire = {
+        1000000000, 5000, 0, 1, 0, CRYSTAL_TRANSFER_TREE | CRYSTAL_TRANSFER_PAT, 1};
+    struct crystal_transfer_op op = {
+        .func = CRYSTAL_FUNC_ALLREDUCE, .nranks = 4, .count = 1024, .elt_bytes = 1};
+    uint64_t arrive[4] = {0}, ends[4], scratch[8];
+
+    crystal_transfer_coll(&wire, &op, arrive, ends, scratch);
+    CHECK_EQ(ends[0], 2 * (1024 + 5000)); /* the root: 0 - 2 - {1, 3} */
+    CHECK_EQ(ends[2], 3 * (1024 + 5000));
+    CHECK_EQ(ends[1], 4 * (1024 + 5000));
+    CHECK_EQ(ends[3], 4 * (1024 + 5000));
+    op.func = CRYSTAL_FUNC_ALLGATHER;
+    crystal_transfer_coll(&wire, &op, arrive, ends, scratch);
+    for (uint32_t r = 0; r < 4; r++)
+        CHECK_EQ(ends[r], 3 * 1024 + 2 * 5000);
+    wire.algos = 0;
+    crystal_transfer_coll(&wire, &op, arrive, ends, scratch);
+    CHECK_EQ(ends[0], 3 * 1024 + 3 * 5000); /* a ring has three steps */
+}
+
 int main(void)
 {
     check_begin();
@@ -250,5 +492,7 @@ int main(void)
     CHECK_RUN(is_close_for_odd_sizes);
     CHECK_RUN(point_to_point);
     CHECK_RUN(stars);
+    CHECK_RUN(patterns_in_closed_form);
+    CHECK_RUN(repeated_patterns_agree);
     return check_end();
 }
