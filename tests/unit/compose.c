@@ -302,7 +302,7 @@ static void refuses_what_does_not_fit(void)
     plan(&j);
     rank(&j, "ranks", 1, first1, 0, 7, 32768);
     refuse(&j, "job.graph: made from other traces than those in ranks/; run 'scrystal "
-               "graph' again");
+               "graph' and 'scrystal plan' again");
     JOB_MUST(crystal_graph_build(j.dir, &job_err));
     job_path(&j, path, sizeof path, "job.graph");
     g = crystal_graph_open(path, &job_err);
