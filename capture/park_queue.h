@@ -1,7 +1,7 @@
 /* Operations between the program and the coordinator in capture.
  *
  * Issuing never blocks for a peer: an operation is posted at once unless an earlier one
- * still writes what it reads (or the like, see park_queue.c); then it is posted as soon
+ * still writes what it reads (or the like, see park_item.c); then it is posted as soon
  * as that one has ended. Only the host's own waits park the rank. Streams and events
  * have CUDA's meaning. All functions are thread-safe.
  */
