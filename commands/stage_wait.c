@@ -77,6 +77,8 @@ static int next_end(struct stage *stage, int timeout_ms, struct crystal_launch_e
     }
     if (got > 0)
         stage->ends[stage->end_count++] = *ret; /* room for all that run */
+    if (got > 0 && stage->service)
+        crystal_node_ended(stage->service, ret->lrank);
     return got;
 }
 

@@ -63,6 +63,8 @@ static struct task_lines read_lines(const struct task_ends *ends, uint32_t cause
             *ret_step = step;
         if (!lines.failed.code && end.code)
             lines.failed = end;
+        if (ends->node)
+            crystal_node_ended(ends->node, lrank);
         if (lrank == cause) {
             lines.began = end;
             lines.has_began = 1;

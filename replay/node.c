@@ -267,6 +267,11 @@ int crystal_node_status(struct crystal_node *node, struct crystal_error *err)
     return crystal_error_set(err, ECANCELED, "%s", text);
 }
 
+void crystal_node_ended(struct crystal_node *node, uint32_t lrank)
+{
+    crystal_rank_watch_ended(node->watch, lrank);
+}
+
 int crystal_node_look(struct crystal_node *node, char *notice, size_t notice_bytes,
                       struct crystal_error *err)
 {

@@ -48,6 +48,8 @@ const char *crystal_node_directory(const struct crystal_node *node);
 const char *crystal_node_board_path(const struct crystal_node *node);
 /* The first failure of proxy, timeline or plugins since create; 0 if none. */
 int crystal_node_status(struct crystal_node *node, struct crystal_error *err);
+/* Whoever has started the sandbox rank says that it has ended. */
+void crystal_node_ended(struct crystal_node *node, uint32_t lrank);
 /* Looks after the sandbox ranks, see crystal_rank_watch_look. */
 int crystal_node_look(struct crystal_node *node, char *notice, size_t notice_bytes,
                       struct crystal_error *err);

@@ -35,7 +35,8 @@ struct watched {
     uint32_t lrank, pid; /* pid 0: not known */
     uint64_t cpu_ticks;
     uint32_t idle_looks, stopped_looks; /* in a row, to the last one */
-    int has_joined, has_ended;          /* the process pid; else pid is one of its */
+    int has_joined;                     /* pid is its process; else one of its */
+    int has_ended, was_told_ended;
     int is_told;
 };
 
@@ -93,6 +94,14 @@ static struct watched *rank_of(struct crystal_rank_watch *w, uint32_t lrank)
         if (w->ranks[i].lrank == lrank)
             return &w->ranks[i];
     return NULL;
+}
+
+void crystal_rank_watch_ended(struct crystal_rank_watch *w, uint32_t lrank)
+{
+    struct watched *rank = rank_of(w, lrank);
+
+    if (rank)
+        rank->was_told_ended = 1;
 }
 
 /* --- who is who --- */
@@ -346,9 +355,11 @@ static void look_at(struct watched *rank)
 {
     struct crystal_process_look process;
 
+    rank->has_ended = rank->was_told_ended;
     if (!rank->has_joined)
         return; /* looked for where it is missed */
-    rank->has_ended = crystal_process_look(rank->pid, &process) || process.state == 'Z';
+    if (crystal_process_look(rank->pid, &process) || process.state == 'Z')
+        rank->has_ended = 1;
     if (rank->has_ended)
         rank->idle_looks = rank->stopped_looks = 0;
     else

@@ -23,6 +23,8 @@ crystal_rank_watch_create(struct crystal_roll *roll, struct crystal_board *board
                           struct crystal_share share);
 void crystal_rank_watch_destroy(struct crystal_rank_watch *watch); /* NULL is fine */
 
+/* The process of this rank has ended, joined or not. */
+void crystal_rank_watch_ended(struct crystal_rank_watch *watch, uint32_t lrank);
 /* To be called often; looks once a second. 0 nothing new; 1 notice is a sentence for
  * the user about a rank that keeps others waiting for 3 s, once until it goes on;
  * negative errno: the stage cannot go on (two processes with one rank, or no CPU used

@@ -23,7 +23,7 @@ static struct crystal_roll *roll;
 static struct crystal_board *board;
 static struct crystal_rank_watch *watch;
 static pid_t ranks[2];
-static int rank_1_is_seen = 1;
+static int rank_1_is_there = 1, rank_1_is_seen = 1;
 
 /* The rank itself, in the process that start_rank makes: joins, waits for `crank` if
  * that is one, and sleeps. */
@@ -95,7 +95,7 @@ static void begin(enum crystal_board_mode mode)
     watch = crystal_rank_watch_create(roll, board, &layout,
                                       (struct crystal_share){0, layout.sandbox_count});
     ranks[0] = start_rank(0, 3, 1);
-    ranks[1] = start_rank(1, 9, rank_1_is_seen);
+    ranks[1] = rank_1_is_there ? start_rank(1, 9, rank_1_is_seen) : 0;
 }
 
 static void end(void)
@@ -179,6 +179,22 @@ static void who_ended_in_a_plan(void)
     end();
 }
 
+/* Before it has joined anything, so that it has left no process to look at. */
+static void who_ended_without_joining(void)
+{
+    struct crystal_error err = {0};
+    char notice[CRYSTAL_ERROR_TEXT_BYTES];
+
+    rank_1_is_there = 0;
+    begin(CRYSTAL_BOARD_TIMED);
+    CHECK_EQ(look(4, notice, &err), 0);
+    crystal_rank_watch_ended(watch, 1);
+    CHECK_EQ(look(4, notice, &err), -ECANCELED);
+    CHECK_STR(err.text, "rank 1 has ended while rank 0 still communicates with it");
+    end();
+    rank_1_is_there = 1;
+}
+
 /* Its number belongs to another process here: nothing is known of it. */
 static void who_cannot_be_seen(void)
 {
@@ -260,6 +276,7 @@ int main(int argc, char **argv)
     CHECK_RUN(who_ended_and_had_not_arrived);
     CHECK_RUN(who_ended_after_it_arrived);
     CHECK_RUN(who_ended_in_a_plan);
+    CHECK_RUN(who_ended_without_joining);
     CHECK_RUN(who_cannot_be_seen);
     CHECK_RUN(who_sleeps_is_told_once);
     CHECK_RUN(nobody_waits);

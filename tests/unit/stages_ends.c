@@ -111,6 +111,19 @@ static void it_ends_last_in_emulate(void)
     the_rank_that_began_ends_last("emulate");
 }
 
+/* Before its first communicator, while the others wait for it to join. */
+static void it_never_joins(void)
+{
+    CHECK_EQ(finish(start(
+                 "exec timeout 60 %s emulate --job %s -- sh -c '[ $RANK != 1 ] "
+                 "|| exit 0; exec \"$@\"' - %s --tp 2 --pp 2 --iterations 3 " OPTIONS,
+                 scrystal, job_dir, program)),
+             70);
+    CHECK_HAS(output, "crystal: emulate: rank 1 has ended while rank ");
+    CHECK_HAS(output, " still communicates with it\n");
+    nothing_is_left();
+}
+
 /* Its communication is gone, but it does not end. */
 static void it_runs_on(void)
 {
@@ -187,6 +200,7 @@ int main(void)
     CHECK_RUN(emulate_names_the_rank);
     CHECK_RUN(it_ends_last_in_plan);
     CHECK_RUN(it_ends_last_in_emulate);
+    CHECK_RUN(it_never_joins);
     CHECK_RUN(it_runs_on);
     CHECK_RUN(a_kill_leaves_nothing);
     by_hand_end(parent);
