@@ -434,7 +434,7 @@ static struct proxy_comm *comm_of(struct crystal_proxy *proxy, const char *name,
                                   uint32_t index, uint32_t count, uint32_t nranks,
                                   const uint32_t *members, struct crystal_error *err)
 {
-    const uint64_t hash = nranks ? crystal_nccl_hash(members, 4 * (size_t)nranks) : 0;
+    uint64_t hash = 0;
 
     if (!count || index >= count || count > nranks) {
         (void)crystal_error_set(err, EINVAL,
@@ -442,6 +442,8 @@ static struct proxy_comm *comm_of(struct crystal_proxy *proxy, const char *name,
                                 index, count, nranks);
         return NULL;
     }
+    if (count > 1)
+        hash = crystal_nccl_hash(members, sizeof *members * (size_t)nranks);
     for (struct proxy_comm *comm = proxy->comms; comm && count > 1; comm = comm->next)
         if (comm->is_open && !comm->is_failed && comm->root_count == count &&
             comm->nranks == nranks && comm->members_hash == hash &&

@@ -21,6 +21,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#define P2P_PART_BYTES 4096U /* a channel's part of a transfer is a multiple */
+
 int crystal_virtual_stop(const struct crystal_net_end *end, int code,
                          struct crystal_error *err)
 {
@@ -273,50 +275,77 @@ static int receive_collective(struct virtual_end *v, struct crystal_net_request 
     return code;
 }
 
-/* Where this message lies in its transfer; 0 where channels share it in a way that is
- * not known. */
-static int part_of_transfer(const struct crystal_net_request *r, uint64_t *ret_offset,
-                            uint64_t *ret_bytes)
+/* Where a message lies in its transfer. NCCL 2.28.9 (src/enqueue.cc, addP2pToPlan)
+ * gives each of its channels a part, a multiple of 4 KiB, and cuts that into chunks; of
+ * several chunks each is as large as what is posted for it. */
+struct transfer_part {
+    uint64_t offset, bytes;
+    int is_placed; /* the offset is known: there is one channel */
+};
+
+static void part_find(const struct crystal_net_request *r, struct transfer_part *ret)
 {
     const struct crystal_operation *op = r->id.operation;
-    uint64_t all = op->count * op->elt_bytes;
-    uint64_t messages =
-        all ? (all + CRYSTAL_P2P_CHUNK_BYTES - 1) / CRYSTAL_P2P_CHUNK_BYTES : 1;
+    const uint64_t all = op->count * op->elt_bytes, count = r->id.message_count;
+    const uint64_t channels = op->channel_count > 1 ? op->channel_count : 1;
+    const uint64_t grain = channels > 1 ? P2P_PART_BYTES : 1;
+    const uint64_t part =
+        (all + channels * grain - 1) / (channels * grain) * grain; /* not the last's */
+    uint64_t chunk = CRYSTAL_P2P_CHUNK_BYTES;
 
-    if (r->id.message_count != messages || r->id.step >= messages)
-        return 0;
-    *ret_offset = (uint64_t)r->id.step * CRYSTAL_P2P_CHUNK_BYTES;
-    *ret_bytes = all - *ret_offset;
-    if (*ret_bytes > CRYSTAL_P2P_CHUNK_BYTES)
-        *ret_bytes = CRYSTAL_P2P_CHUNK_BYTES;
-    return 1;
+    if ((part + chunk - 1) / chunk != count)
+        chunk = count > 1 ? r->bytes : part;
+    *ret = (struct transfer_part){.offset = r->id.step * chunk,
+                                  .is_placed = channels == 1};
+    ret->bytes = part > ret->offset ? part - ret->offset : 0;
+    if (ret->bytes > chunk)
+        ret->bytes = chunk;
+    if (channels > 1 && ret->bytes > r->bytes)
+        ret->bytes = r->bytes; /* the last part may be shorter */
+}
+
+/* The payload of a virtual rank's message, and what it is: see crystal_payload_p2p. */
+static int transfer_payload(const struct crystal_net_request *r,
+                            const struct transfer_part *part, const void **ret,
+                            struct crystal_error *err)
+{
+    struct crystal_operation *op = r->id.operation;
+
+    if (part->bytes > r->bytes)
+        return crystal_error_set(err, EMSGSIZE,
+                                 "%llu bytes of a transfer do not fit the %llu that "
+                                 "were posted",
+                                 (unsigned long long)part->bytes,
+                                 (unsigned long long)r->bytes);
+    if (part->is_placed)
+        return crystal_payload_p2p(op, part->offset, part->bytes, ret, err);
+    if (op->comm->module->graph && !crystal_dtype_is_float(op->dtype))
+        return crystal_error_set(err, ENOTSUP,
+                                 "%llu integers from virtual rank %u come on %u "
+                                 "channels, whose order is not known; set "
+                                 "NCCL_NCHANNELS_PER_NET_PEER=1",
+                                 (unsigned long long)op->count, r->end->peer_crank,
+                                 op->channel_count);
+    return 0;
 }
 
 static int receive_transfer(struct virtual_end *v, struct crystal_net_request *r,
                             struct crystal_error *err)
 {
     struct crystal_operation *op = r->id.operation;
-    uint64_t partner_ns = crystal_operation_partner_ns(op), offset, bytes;
-    uint64_t hop_ns;
+    uint64_t partner_ns = crystal_operation_partner_ns(op), bytes, hop_ns;
+    struct transfer_part part;
     const void *recorded;
-    int code = 0;
+    int code;
 
     if (!partner_ns) {
         r->asked = 1;
         crystal_wait_board();
         return 0;
     }
-    if (!part_of_transfer(r, &offset, &bytes)) {
-        bytes = r->bytes; /* all that was posted is its part */
-    } else {
-        if (bytes > r->bytes)
-            return crystal_error_set(
-                err, EMSGSIZE,
-                "%llu bytes of a transfer do not fit the %llu that "
-                "were posted",
-                (unsigned long long)bytes, (unsigned long long)r->bytes);
-        code = crystal_payload_p2p(op, offset, bytes, &recorded, err);
-    }
+    part_find(r, &part);
+    bytes = part.bytes;
+    code = transfer_payload(r, &part, &recorded, err);
     if (code < 0)
         return code;
     if (!r->data)

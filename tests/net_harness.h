@@ -107,8 +107,8 @@ static inline void *coll_start(struct rank *r, const char *func, const char *dty
     return event_start(r, &d);
 }
 
-static inline void *p2p_start(struct rank *r, const char *func, const char *dtype,
-                              size_t count, int peer)
+static inline void *p2p_start_on(struct rank *r, const char *func, const char *dtype,
+                                 size_t count, int peer, int channels)
 {
     ncclProfilerEventDescr_v5_t d = {.type = ncclProfileP2p};
 
@@ -116,8 +116,14 @@ static inline void *p2p_start(struct rank *r, const char *func, const char *dtyp
     d.p2p.datatype = dtype;
     d.p2p.count = count;
     d.p2p.peer = peer;
-    d.p2p.nChannels = 1;
+    d.p2p.nChannels = (uint8_t)channels;
     return event_start(r, &d);
+}
+
+static inline void *p2p_start(struct rank *r, const char *func, const char *dtype,
+                              size_t count, int peer)
+{
+    return p2p_start_on(r, func, dtype, count, peer, 1);
 }
 
 static inline void *proxy_start(struct rank *r, void *parent, int channel, int peer,

@@ -208,6 +208,43 @@ static void check_flagged(struct ring *ring, const struct pattern *p)
     check_one(ring, p, CRYSTAL_FUNC_ALLREDUCE, 0, 1000, 1);
 }
 
+/* A transfer of `count` floats from the virtual rank before this one: one channel's
+ * messages, `room` posted for each, have these bytes. */
+static void check_transfer(struct ring *ring, int prev, size_t count, int channels,
+                           size_t room, const int *want, int messages)
+{
+    struct rank *r = &ring->rank;
+    void *op = p2p_start_on(r, "Recv", "ncclFloat32", count, prev, channels);
+    void *proxy = proxy_start(r, op, 0, prev, messages, 0);
+    unsigned char *data = malloc(room + 1);
+    int bytes = -1;
+
+    for (int i = 0; i < messages; i++) {
+        struct step_handle h = step_start(r, proxy, i);
+        void *request = post_recv(ring->from_prev, data, room, &h);
+
+        CHECK(request && finish(request, &bytes) == ncclSuccess);
+        CHECK_EQ(bytes, want[i]);
+    }
+    (void)PROF->stopEvent(proxy);
+    (void)PROF->stopEvent(op);
+    free(data);
+}
+
+/* As NCCL 2.28.9 cuts transfers between nodes. */
+static void check_transfers(struct ring *ring, int prev)
+{
+    /* one channel: whole; chunks of 512 KiB; of 256 KiB */
+    check_transfer(ring, prev, 32768, 1, 131072, (int[]){131072}, 1);
+    check_transfer(ring, prev, 150000, 1, 524288, (int[]){524288, 75712}, 2);
+    check_transfer(ring, prev, 150000, 1, 262144, (int[]){262144, 262144, 75712}, 3);
+    /* two: halves; rounded up to 4 KiB; in chunks */
+    check_transfer(ring, prev, 32768, 2, 65536, (int[]){65536}, 1);
+    check_transfer(ring, prev, 30000, 2, 61440, (int[]){61440}, 1);
+    check_transfer(ring, prev, 262144, 2, 262144, (int[]){262144, 262144}, 2);
+    check_transfer(ring, prev, 0, 1, 0, (int[]){0}, 1);
+}
+
 static void check_all(struct ring *ring, const struct pattern *p)
 {
     for (size_t c = 0; c < sizeof counts / sizeof counts[0]; c++)
@@ -264,6 +301,8 @@ static void rank_main(const struct pattern *p, int me, int pairs[][2])
         check_all(&ring, p);
         check_flagged(&ring, p);
     }
+    if (ring.from_prev && p->real[prev] == 'v')
+        check_transfers(&ring, prev);
     (void)NET->closeSend(ring.to_next);
     (void)NET->closeRecv(ring.from_prev);
     rank_fini(&ring.rank);
