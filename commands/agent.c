@@ -61,10 +61,14 @@ static uint32_t slurm_number(const char *name, uint32_t otherwise)
 static int check_node(const struct stage *stage, uint32_t node, int is_marked,
                       struct crystal_error *err)
 {
+    const char *name = getenv("SLURMD_NODENAME");
     char host[256] = "?", path[PATH_MAX];
     int code = stage_check_libraries(err);
 
-    (void)gethostname(host, sizeof host - 1); /* only for the sentence */
+    if (name)
+        (void)snprintf(host, sizeof host, "%s", name);
+    else
+        (void)gethostname(host, sizeof host - 1); /* only for the sentence */
     if (code) {
         crystal_error_prefix(err, "node %s", host);
         return code;

@@ -94,7 +94,7 @@ kill_coordinator coord-program
 wait_until 60 has_no_step crystal-coord
 touch "$work/go"
 end
-is "$name: exit code" "$code" 0
+is "$name: exit code" "$code" 70 # there is no report
 has "$name: sentence" "$(cat "$work/err")" \
     "crystal: emulate: the coordinator is gone (connection lost); see its log in the job directory"
 nothing_left "$name: nothing is left"
