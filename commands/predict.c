@@ -90,8 +90,8 @@ static int runs_dead(const struct crystal_prediction *pr)
     for (uint32_t i = 0; i < count; i++)
         if (i == 4 && count > 9)
             printf("  ... %u more\n", count - 8);
-        else if (steps[i].instr != UINT32_MAX &&
-                 (i < 4 || i + 4 >= count || count < 10))
+        else if ((i < 4 || i + 4 >= count || count < 10) &&
+                 steps[i].instr != UINT32_MAX)
             printf("  rank %u waits in communicator %u, number %" PRIu64
                    ", for rank %u%s\n",
                    steps[i].lrank, steps[i].comm, steps[i].seq, steps[i].for_lrank,

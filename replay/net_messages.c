@@ -55,7 +55,7 @@ void crystal_messages_add(struct crystal_messages *messages,
     (void)pthread_mutex_lock(&messages->lock);
     (void)fprintf(messages->file, "%s %u %u %u %u %llu %u %llu\n",
                   end->is_send ? "send" : "receive", end->comm->index, end->peer_crank,
-                  request->id.channel, op ? op->func : 0,
+                  request->id.channel, op ? op->func : 0U,
                   op ? (unsigned long long)op->seq : 0, request->id.step,
                   (unsigned long long)request->bytes);
     (void)pthread_mutex_unlock(&messages->lock);

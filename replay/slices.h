@@ -14,8 +14,8 @@ struct crystal_slices {
     uint32_t count;         /* at least 1 */
     uint32_t sandbox_count; /* the first ones: the sandbox */
     uint32_t *nodes;        /* [count]; target node of each slice; owned */
-    uint32_t *ranks; /* all ranks, slice by slice; owned */
-    uint32_t *first; /* [count + 1]; where each slice begins in ranks; owned */
+    uint32_t *ranks;        /* all ranks, slice by slice; owned */
+    uint32_t *first;        /* [count + 1]; where each slice begins in ranks; owned */
 };
 
 int crystal_slices_make(const struct crystal_graph *g,

@@ -15,7 +15,7 @@
 static int write_secret(const struct crystal_coord *coord, const char *name,
                         const char *text, struct crystal_error *err)
 {
-    struct crystal_outfile f;
+    struct crystal_outfile f = {0};
     char path[PATH_MAX];
     int code =
         crystal_jobdir_file(coord->config.dir, path, sizeof path, err, "%s", name);

@@ -171,7 +171,7 @@ static void optimize(struct synth_stage *g)
             synth_collective(g, DP, CRYSTAL_FUNC_ALLGATHER,
                              synth_vocabulary_parameters(g) / spread);
     }
-    for (uint16_t i = 0; i <= B_NEXT; i++)
+    for (int i = 0; i <= B_NEXT; i++)
         if (i == 0 || (g->local[i] != SYNTH_NONE && synth_stream(i) == i))
             synth_record(g, CRYSTAL_OP_SYNC, i, 0);
 }

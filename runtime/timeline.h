@@ -8,11 +8,11 @@
  * between them. Work of one stream runs in order, and so do the operations of one
  * communicator at one rank. The messages of one group run side by side, but share the
  * sender's NIC in the order in which both sides are ready, those that are ready at once
- * in NCCL's rounds: first to the next rank, then to the one behind it. KERNEL holds its stream for
- * its duration; WAIT and SYNC hold the host until the work behind the event or on the
- * stream is done; SWAIT holds a stream. When all members have arrived at a collective,
- * transfer.h gives its ends. An operation from before the iterations counts as ended at
- * the start.
+ * in NCCL's rounds: first to the next rank, then to the one behind it. KERNEL holds its
+ * stream for its duration; WAIT and SYNC hold the host until the work behind the event
+ * or on the stream is done; SWAIT holds a stream. When all members have arrived at a
+ * collective, transfer.h gives its ends. An operation from before the iterations counts
+ * as ended at the start.
  *
  * No rank is merged with another. Ranks of one representative share its list; what is
  * a rank's own is a clock and a queue for each of its streams (architecture.md,

@@ -118,6 +118,12 @@ static void slots_for_ever(struct compile *c)
 
 /* --- operations --- */
 
+static bool is_same_call(const struct tl_call *a, const struct tl_call *b)
+{
+    return a->func == b->func && a->dtype == b->dtype && a->nranks == b->nranks &&
+           a->root == b->root && a->count == b->count;
+}
+
 static int call_index(struct compile *c, const struct crystal_instr *in, uint32_t *ret)
 {
     struct crystal_timeline *t = c->t;
@@ -127,14 +133,13 @@ static int call_index(struct compile *c, const struct crystal_instr *in, uint32_
 
     crystal_graph_comm(t->config.graph,
                        crystal_graph_comm_of(t->config.graph, lrank, in->local), &comm);
-    memset(&call, 0, sizeof call);
-    call.func = in->func;
-    call.dtype = in->dtype;
-    call.nranks = comm.nranks;
-    call.root = in->peer;
-    call.count = in->count;
+    call = (struct tl_call){.func = in->func,
+                            .dtype = in->dtype,
+                            .nranks = comm.nranks,
+                            .root = in->peer,
+                            .count = in->count};
     for (uint32_t i = 0; i < t->call_count; i++)
-        if (memcmp(&t->calls[i], &call, sizeof call) == 0) {
+        if (is_same_call(&t->calls[i], &call)) {
             *ret = i;
             return 0;
         }

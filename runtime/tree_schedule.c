@@ -135,10 +135,14 @@ static uint64_t chunk_elts(const struct crystal_tree_op *op, uint64_t units)
     uint64_t bytes = units * op->elt_bytes, chunk = crystal_form_step_bytes(op->proto);
     uint32_t grain = crystal_form_grain_bytes(op->proto);
 
-    if (op->proto == CRYSTAL_PROTO_LL128) {
-        while ((float)(bytes / chunk) < depth * 64 / per_node && chunk > 131072)
+    if (op->proto == CRYSTAL_PROTO_LL128) { /* whole chunks are compared */
+        uint64_t chunks = bytes / chunk;
+
+        for (; (float)chunks < depth * 64 / per_node && chunk > 131072;
+             chunks = bytes / chunk)
             chunk /= 2;
-        while ((float)(bytes / chunk) < depth * 16 / per_node && chunk > 32768)
+        for (; (float)chunks < depth * 16 / per_node && chunk > 32768;
+             chunks = bytes / chunk)
             chunk /= 2;
     }
     return chunk / grain * (grain / op->elt_bytes);

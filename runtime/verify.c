@@ -72,10 +72,8 @@ static const struct crystal_op *record_of(const struct verify *v, uint32_t rep,
 static struct call call_of(const struct verify *v, uint32_t rep, uint32_t instr)
 {
     const struct crystal_op *op = record_of(v, rep, instr);
-    struct call call;
+    struct call call = {.value = op->value};
 
-    memset(&call, 0, sizeof call);
-    call.value = op->value;
     if (op->kind != CRYSTAL_OP_COLL) { /* ends may count in elements of their own */
         call.value *= crystal_dtype_bytes(op->dtype);
         return call;
@@ -109,6 +107,12 @@ static void print_call(const struct verify *v, uint32_t lrank, uint32_t rep,
             crystal_graph_rep_lrank(v->g, rep));
 }
 
+static bool is_same_call(const struct call *a, const struct call *b)
+{
+    return a->value == b->value && a->root == b->root && a->redop == b->redop &&
+           a->kind == b->kind && a->func == b->func && a->dtype == b->dtype;
+}
+
 /* The first call in which two series differ; the greater count where they do not. */
 static uint32_t first_difference(const struct verify *v, uint32_t rep_a,
                                  const struct series *a, uint32_t rep_b,
@@ -120,7 +124,7 @@ static uint32_t first_difference(const struct verify *v, uint32_t rep_a,
         struct call x = call_of(v, rep_a, a->instrs[i]);
         struct call y = call_of(v, rep_b, b->instrs[i]);
 
-        if (memcmp(&x, &y, sizeof x) != 0)
+        if (!is_same_call(&x, &y))
             return i;
     }
     return i;

@@ -71,7 +71,8 @@ static void feed_end(int is_send, size_t piece, const uint8_t *data, size_t size
     if (!end)
         abort();
     for (int i = 0; i < 4 && !failed; i++)
-        failed = crystal_net_post(end, room[i], ROOM, NULL, &id, &requests[i], &err) != 0;
+        failed =
+            crystal_net_post(end, room[i], ROOM, NULL, &id, &requests[i], &err) != 0;
     while (size && !failed) {
         size_t part = size < piece ? size : piece;
         ssize_t wrote = send(fds[1], data, part, MSG_NOSIGNAL | MSG_DONTWAIT);
