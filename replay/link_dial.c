@@ -5,17 +5,22 @@
 
 #include <errno.h>
 #include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <string.h>
 #include <sys/time.h>
 #include <unistd.h>
 
-#define SEND_S 10 /* a node that takes nothing for so long is lost */
+#define SEND_S  10   /* a node that takes nothing for so long is lost ... */
+#define LOST_MS 8000 /* ... or whose machine does not say that it has something */
 
 void crystal_link_socket(int fd)
 {
     const struct timeval limit = {SEND_S, 0}; /* connect's, too */
+    const unsigned lost_ms = LOST_MS;
 
     crystal_message_socket(fd);
+    /* else a network that has gone silent is noticed half a minute later */
+    (void)setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &lost_ms, sizeof lost_ms);
     (void)setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
 }
 

@@ -202,6 +202,7 @@ void crystal_links_destroy(struct crystal_links *links)
             (void)close(links->strangers[i].fd);
     }
     crystal_timer_stop(&links->ping);
+    crystal_timer_stop(&links->beat);
     crystal_watch_stop(&links->listener);
     crystal_watch_stop(&links->stop);
     if (links->loop)

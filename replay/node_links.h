@@ -22,8 +22,8 @@
 /* Messages between nodes. */
 enum crystal_link_type {
     CRYSTAL_LINK_WHO = 64,     /* struct crystal_link_who; the first one, both ways */
-    CRYSTAL_LINK_PING = 65,    /* u64: time at the sender; to node 0 */
-    CRYSTAL_LINK_PONG = 66,    /* the same u64, u64: time at node 0 */
+    CRYSTAL_LINK_PING = 65,    /* u64: time at the sender -> PONG */
+    CRYSTAL_LINK_PONG = 66,    /* the same u64, u64: time at the other */
     CRYSTAL_LINK_PHASE = 67,   /* u32: see crystal_links_meet */
     CRYSTAL_LINK_OK = 68,      /* u32: positive errno of the request's hook, 0 = well */
     CRYSTAL_LINK_BYE = 69,     /* the node leaves on purpose */

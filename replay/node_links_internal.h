@@ -56,7 +56,7 @@ struct crystal_links {
     struct crystal_link_who who;
     struct crystal_loop *loop;
     struct crystal_watch listener, stop;
-    struct crystal_timer ping;
+    struct crystal_timer ping, beat;
     struct crystal_clock clock; /* the reading thread's */
     uint64_t ping_ns;           /* of the message under way; the same */
     pthread_t thread;

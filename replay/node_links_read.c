@@ -15,6 +15,7 @@
 
 #define BODY_MAX (64U << 20) /* a communicator's members */
 #define PING_NS  1000000000U /* between measurements of the clock */
+#define BEAT_NS  2000000000U /* between words to every node, to notice a dead one */
 #define FEED_NS  5000000U    /* between looks for a rank that is not there yet */
 
 /* --- messages of other nodes --- */
@@ -36,12 +37,21 @@ static void ping(void *context)
                      sizeof links->ping_ns);
 }
 
+static void beat(void *context)
+{
+    struct crystal_links *links = context;
+    uint64_t now_ns = crystal_now_ns();
+
+    crystal_links_tell(links, CRYSTAL_LINK_PING, &now_ns, sizeof now_ns);
+    crystal_timer_start(&links->beat, links->loop, BEAT_NS, beat, links);
+}
+
 static void on_pong(struct crystal_links *links, const uint64_t times[2])
 {
     int64_t offset_ns;
 
-    if (times[0] != links->ping_ns || links->node == 0)
-        return;
+    if (times[0] != links->ping_ns)
+        return; /* of a beat */
     if (!crystal_clock_add(&links->clock, times[0], times[1], crystal_now_ns(),
                            &offset_ns)) {
         ping(links);
@@ -110,10 +120,11 @@ static int on_message(struct links_peer *peer)
         (void)links_send(peer, CRYSTAL_LINK_PONG, 0, times, sizeof times);
         return 0;
     case CRYSTAL_LINK_PONG:
-        if (bytes != sizeof times || peer->node != 0)
+        if (bytes != sizeof times)
             return -EBADMSG;
         memcpy(times, peer->body, sizeof times);
-        on_pong(links, times);
+        if (peer->node == 0)
+            on_pong(links, times);
         return 0;
     case CRYSTAL_LINK_PHASE:
     case CRYSTAL_LINK_OK:
@@ -391,6 +402,8 @@ int links_watch(struct crystal_links *links, struct crystal_error *err)
                                    on_stop, links, err);
     for (uint32_t i = 0; !code && i < links->node; i++)
         code = watch_peer(&links->peers[i], err);
+    if (!code)
+        crystal_timer_start(&links->beat, links->loop, BEAT_NS, beat, links);
     return code;
 }
 
