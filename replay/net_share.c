@@ -41,7 +41,7 @@ static struct crystal_share *share_map(int fd, const char *path,
 {
     struct crystal_share *share = calloc(1, sizeof *share);
     void *map = share ? mmap(NULL, sizeof(struct ring), PROT_READ | PROT_WRITE,
-                             MAP_SHARED, fd, 0)
+                             MAP_SHARED | MAP_POPULATE, fd, 0)
                       : MAP_FAILED;
 
     if (map == MAP_FAILED) {
@@ -147,12 +147,14 @@ void crystal_share_destroy(struct crystal_share *share, int is_peer_gone)
 unsigned char *crystal_share_place(struct crystal_share *share, uint64_t bytes,
                                    uint64_t *ret_at)
 {
-    uint64_t at = share->next, in_ring = at % CRYSTAL_SHARE_BYTES, used;
+    const uint64_t used =
+        atomic_load_explicit(&share->ring->taken, memory_order_acquire);
+    uint64_t at = share->next, in_ring = at % CRYSTAL_SHARE_BYTES;
 
-    if (in_ring + bytes > CRYSTAL_SHARE_BYTES)
-        at += CRYSTAL_SHARE_BYTES - in_ring;
-    used = atomic_load_explicit(&share->ring->taken, memory_order_acquire);
-    if (used > share->next || at + bytes - used > CRYSTAL_SHARE_BYTES)
+    if (in_ring && (in_ring + bytes > CRYSTAL_SHARE_BYTES || used == at))
+        at += CRYSTAL_SHARE_BYTES - in_ring; /* an empty one: what is in the cache */
+    if (used > share->next ||
+        (used != share->next && at + bytes - used > CRYSTAL_SHARE_BYTES))
         return NULL;
     share->next = at + bytes;
     *ret_at = at;

@@ -1,6 +1,7 @@
 """Compares real with emulated runs for whole-node; prints rows "name value unit".
 
 usage: compare.py steps FILE...          gpt.py's output of gpt.real.* and gpt.emulated.*
+       compare.py wire N BYTES_PER_S FILE    output of sizes, all N real: do they hold it?
        compare.py sizes REAL FILE... -- FILE...   output of sizes, real and emulated
        compare.py messages FILE FILE     lists of messages of one rank, real and emulated
        compare.py job NAME FILE          gpt.py's output
@@ -101,6 +102,29 @@ def sizes(words):
         print("sizes.%s.median_error_pct.%d %.2f %%" % (
             real, size, statistics.median(abs(v) for v in values)))
     return bool(by_size)
+
+
+# Bytes that each rank's NIC sends per byte of a call's size.
+TRAFFIC = {"allreduce": lambda n: 2 * (n - 1) / n, "allgather": lambda n: (n - 1) / n,
+           "reducescatter": lambda n: (n - 1) / n, "broadcast": lambda n: 1,
+           "alltoall": lambda n: (n - 1) / n, "shift": lambda n: 1}
+# Percent that real ranks may take longer than the wire.
+HELD = float(os.environ.get("WIRE_HELD", "5"))
+
+
+def wire(words):
+    """Whether real ranks are as fast as the wire that paces them: if not, they are no
+    truth for virtual ranks, who are."""
+    n, rate = int(words[0]), float(words[1])
+    over = [off(size * TRAFFIC[call](n) / rate * 1e6, median)
+            for (call, size), (median, _, _) in timings(words[2:]).items()]
+    if not over:
+        return False
+    print("wire.over_pct %.1f %%, that real ranks take longer than the wire" % max(over))
+    if max(over) > HELD:
+        print("# the real ranks do not hold the wire, so they are no truth for its times; "
+              "take a slower WIRE")
+    return max(over) <= HELD
 
 
 def connections(path):

@@ -20,7 +20,7 @@ result() { # NAME OK TEXT
 
 whole_node() {
     TMPDIR=$tmp GPUS=${GPUS:-2} NCCL=$hostccl CUDART=$cudart OUT=$tmp WIRE=100000000,5000 LARGEST=14 RUNS=2 \
-        SIZE_ROUNDS=1 "$folder/contrib/gpu/whole-node" "$folder" "$@" 2>&1
+        SIZE_ROUNDS=1 WIRE_BYTES=1048576 WIRE_HELD=10000 "$folder/contrib/gpu/whole-node" "$folder" "$@" 2>&1
 }
 
 compare() {
@@ -88,6 +88,14 @@ printf 'allreduce 1024 %s 9 20\n' 10.5 >"$tmp/b"
 out=$(compare sizes 1 "$tmp/a" -- "$tmp/b")
 result "the deviation of a size" \
     $(($(grep -c '^sizes.1.median_error_pct.1024 5.00 %$' <<<"$out") == 1)) "$out"
+printf 'allreduce 1000000 %s 9 20\n' 1040 >"$tmp/a"
+printf 'broadcast 1000000 %s 9 20\n' 1060 >"$tmp/b"
+out=$(compare wire 2 1e9 "$tmp/a")
+code=$?
+out+=$(compare wire 2 1e9 "$tmp/b")
+result "real ranks that do not hold the wire are told" \
+    $((code == 0 && $? == 1 && $(grep -c '# the real ranks do not hold' <<<"$out") == 1 && \
+    $(grep -c 'wire.over_pct 4.0 %' <<<"$out") == 1)) "code $code: $out"
 printf 'send 0 1 0 5 0 %d 512\n' 0 1 2 >"$tmp/a"
 printf 'send 0 1 0 5 0 %d 512\n' 0 2 1 >"$tmp/b"
 out=$(compare messages "$tmp/a" "$tmp/b")

@@ -375,8 +375,11 @@ static void keeps_room_in_the_ring(void)
     CHECK(!crystal_share_at(receiver, at[2], third + 2));
     crystal_share_taken(receiver, at[0], third);
     CHECK(crystal_share_place(sender, third, &at[3]) != NULL);
-    CHECK_EQ(at[3], CRYSTAL_SHARE_BYTES);   /* behind the byte that is left out */
-    CHECK(!crystal_share_open(name, &err)); /* it is gone from the file system */
+    CHECK_EQ(at[3], CRYSTAL_SHARE_BYTES); /* behind the byte that is left out */
+    crystal_share_taken(receiver, at[3], third);
+    CHECK(crystal_share_place(sender, 100, &at[0]) != NULL);
+    CHECK_EQ(at[0], 2 * CRYSTAL_SHARE_BYTES); /* an empty ring begins again */
+    CHECK(!crystal_share_open(name, &err));   /* it is gone from the file system */
     CHECK_EQ(err.code, ENOENT);
     memcpy(name, "crystal-/../x", sizeof "crystal-/../x");
     CHECK(!crystal_share_open(name, &err));
