@@ -268,6 +268,7 @@ int stage_emulate(struct stage *stage, uint32_t node_number)
         task_ends_code_begin(path, &err))
         return stage_failed(stage, &err);
     code = emulate(stage, &watch);
+    watch.ends.node = NULL; /* it is closed */
     task_ends_code_end(path, stage->code ? stage->code : code, stage->code != 0);
     if (code && code != CRYSTAL_EXIT_OTHER && !stage->stop_signal)
         outlast_tasks(stage, &watch.ends);

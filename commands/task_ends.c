@@ -63,7 +63,7 @@ static struct task_lines read_lines(const struct task_ends *ends, uint32_t cause
             *ret_step = step;
         if (!lines.failed.code && end.code)
             lines.failed = end;
-        if (ends->node)
+        if (ends->node && !end.code) /* one that fails is told by itself */
             crystal_node_ended(ends->node, lrank);
         if (lrank == cause) {
             lines.began = end;
@@ -99,6 +99,12 @@ static int tell(struct task_ends *ends, const struct crystal_launch_end *failed,
     return ends->code;
 }
 
+/* Did a rank of another node begin? Its agent tells that, and the coordinator us. */
+static int is_far(const struct task_ends *ends)
+{
+    return ends->node && crystal_node_cause_is_far(ends->node);
+}
+
 int task_ends_check(struct task_ends *ends, struct crystal_error *err)
 {
     struct task_lines lines = read_lines(ends, UINT32_MAX, &ends->step);
@@ -107,7 +113,7 @@ int task_ends_check(struct task_ends *ends, struct crystal_error *err)
         return 0;
     if (!ends->failed_ms)
         ends->failed_ms = now_ms();
-    if (now_ms() - ends->failed_ms < GRACE_MS)
+    if (now_ms() - ends->failed_ms < (is_far(ends) ? CAUSE_MS : GRACE_MS))
         return 0;
     (void)tell(ends, &lines.failed, " while others run on, ending their communication",
                err);
@@ -119,9 +125,12 @@ int task_ends_explain(struct task_ends *ends, int code, struct crystal_error *er
     uint32_t cause = crystal_node_cause(ends->node, UINT32_MAX);
     struct task_lines lines;
 
-    if (cause == UINT32_MAX)
-        return code;
     lines = read_lines(ends, cause, &ends->step);
+    if (cause == UINT32_MAX && !is_far(ends)) {
+        if (lines.failed.code)
+            (void)tell(ends, &lines.failed, "", err);
+        return code;
+    }
     if (lines.has_began && lines.began.code) {
         (void)tell(ends, &lines.began, "", err);
         return code;
@@ -139,7 +148,7 @@ int task_ends_result(struct task_ends *ends, struct crystal_error *err)
 {
     struct task_lines lines = read_lines(ends, UINT32_MAX, NULL);
 
-    return lines.failed.code ? tell(ends, &lines.failed, "", err) : 0;
+    return lines.failed.code && !is_far(ends) ? tell(ends, &lines.failed, "", err) : 0;
 }
 
 static int write_code(int fd, int code, int is_own)

@@ -160,6 +160,12 @@ run srun "${crystal[@]}" -J higher sh -c \
     "test \$CRYSTAL_STAGE.\$RANK = emulate.3 && exit 5; $rank; code=\$?; test \$code = 0 || exit 77"
 has "others end with a higher code: sentence" "$err" "crystal: emulate: rank 3 ended with code 5"
 is "others end with a higher code: exit code" "$code" 5
+run srun "${crystal[@]}" --crystal-sandbox=0-15 -J far sh -c \
+    "test \$CRYSTAL_STAGE.\$RANK = emulate.11 && exit 5; $rank; code=\$?; test \$code = 0 || exit 77"
+is "a rank exits early on the second node: sentence" \
+    "$(grep '^crystal: emulate: rank' <<<"$err")" "crystal: emulate: rank 11 ended with code 5 $early"
+is "a rank exits early on the second node: exit code" "$code" 5
+nothing_left "a rank exits early on the second node: nothing is left"
 run srun "${crystal[@]}" -J last "$rank" sh -c 'test $RANK != 3 || kill -SEGV $$'
 is "a rank segfaults at the end: exit code" "$code" 139
 hasnt "a rank segfaults at the end: nobody waits" "$err" "$early"
