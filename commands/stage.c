@@ -21,6 +21,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#define SECOND_MS      2000 /* the coordinator's answer to a failure */
 #define GRACE_MS       3000 /* between SIGTERM and SIGKILL */
 #define SENTENCE_BYTES (2 * CRYSTAL_ERROR_TEXT_BYTES)
 
@@ -320,16 +321,29 @@ void stage_tell(struct stage *stage, const struct crystal_error *err)
     tell_coordinator(stage, text);
 }
 
+/* The coordinator has ended the stage with another agent's sentence, which came before
+ * ours. */
+static int is_second(const struct stage *stage, const char *text)
+{
+    struct crystal_error first = {0};
+
+    return stage->client &&
+           crystal_client_wait_stop(stage->client, SECOND_MS, &first) == -ECANCELED &&
+           strncmp(first.text, "the coordinator is gone", 23) != 0 &&
+           strncmp(first.text, text, strlen(first.text)) != 0;
+}
+
 /* Of several agents one says the sentence: who found it, and the first node's what the
  * coordinator did. All of them see when that is gone. */
-static int is_said_elsewhere(const struct stage *stage, const struct crystal_error *err)
+static int is_said_elsewhere(const struct stage *stage, const char *text)
 {
-    if (stage->node_count <= 1 || !stage->was_told)
+    if (stage->node_count <= 1)
         return 0;
+    if (!stage->was_told)
+        return is_second(stage, text);
     if (stage->coord_found)
         return stage->node > 0;
-    return strncmp(crystal_error_text(err), "the coordinator is gone", 23) != 0 ||
-           stage->node > 0;
+    return strncmp(text, "the coordinator is gone", 23) != 0 || stage->node > 0;
 }
 
 int stage_failed(struct stage *stage, const struct crystal_error *err)
@@ -337,8 +351,8 @@ int stage_failed(struct stage *stage, const struct crystal_error *err)
     char text[SENTENCE_BYTES];
 
     full_sentence(stage, err, text);
-    if (!is_said_elsewhere(stage, err))
-        crystal_log(CRYSTAL_LOG_ERROR, stage->name, "%s", text);
     tell_coordinator(stage, text);
+    if (!is_said_elsewhere(stage, text))
+        crystal_log(CRYSTAL_LOG_ERROR, stage->name, "%s", text);
     return stage->stop_signal ? 128 + stage->stop_signal : CRYSTAL_EXIT_STAGE;
 }

@@ -8,17 +8,23 @@
 #include "tests/by_hand.h"
 
 /* One pass of plan will do: what it measures plays no part. */
-static inline void prepare(const char *sandbox, const char *options)
+static inline void prepare_nodes(unsigned ranks, unsigned per_node, const char *sandbox,
+                                 const char *options)
 {
     alarm(150); /* for a machine that is loaded with other work */
-    CHECK_EQ(
-        finish(start("rm -rf %s && mkdir -m 700 %s && cd %s && "
-                     "printf 'plan:\n  passes: 1\n' >one-pass.yaml && "
-                     "exec %s layout --config=one-pass.yaml --logical-ranks=16 "
-                     "--ranks-per-node=4 --live=all %s --sandbox=%s --job-dir=%s "
-                     "--iterations=3 --write",
-                     job_dir, job_dir, job_dir, scrystal, options, sandbox, job_dir)),
-        0);
+    CHECK_EQ(finish(start("rm -rf %s && mkdir -m 700 %s && cd %s && "
+                          "printf 'plan:\n  passes: 1\n' >one-pass.yaml && "
+                          "exec %s layout --config=one-pass.yaml --logical-ranks=%u "
+                          "--ranks-per-node=%u --live=all %s --sandbox=%s --job-dir=%s "
+                          "--iterations=3 --write",
+                          job_dir, job_dir, job_dir, scrystal, ranks, per_node, options,
+                          sandbox, job_dir)),
+             0);
+}
+
+static inline void prepare(const char *sandbox, const char *options)
+{
+    prepare_nodes(16, 4, sandbox, options);
 }
 
 static inline void run_stages(const char *options)

@@ -82,6 +82,23 @@ static void numbers_of_nodes(void)
               "--node and --nodes: give a number from 0 and how many there are");
 }
 
+/* No board has both: the drivers tell each other what their ranks call. */
+static void ranks_of_two_nodes_call_different_operations(void)
+{
+    prepare_nodes(8, 1, "0,5", "");
+    run_stages("--per-node 1");
+    CHECK_EQ(emulate_on(2, "--per-node 1", ""), 0);
+    CHECK_HAS(output, "agent 0 code 0\nagent 1 code 0\n");
+    CHECK_EQ(emulate_on(2, "--per-node 1 --fail other --fail-rank 5", ""), 0);
+    CHECK_HAS(output, "agent 0 code 1\n");
+    CHECK_HAS(output, "agent 1 code 1\n");
+    CHECK_HAS(output, "communicator '/default_pg/0//cpu//0', operation 8: rank 5 calls "
+                      "function 1 of 3 elements (type 4, root 0), a sandbox rank of "
+                      "another node function 5 of 1000 (type 4, root 0)\n");
+    CHECK_EQ(times_said("crystal: emulate: "), 1);
+    nothing_is_left();
+}
+
 int main(void)
 {
     char parent[] = "/tmp/crystal-nodes-faults.XXXXXX";
@@ -96,6 +113,7 @@ int main(void)
     CHECK_RUN(a_rank_of_the_first_node_exits);
     CHECK_RUN(a_file_is_missing);
     CHECK_RUN(numbers_of_nodes);
+    CHECK_RUN(ranks_of_two_nodes_call_different_operations);
     by_hand_end(parent);
     return check_end();
 }
