@@ -9,11 +9,13 @@
 #include "runtime/layout.h"
 #include "runtime/log.h"
 #include "runtime/outfile.h"
+#include "runtime/parallel.h"
 
 #include <errno.h>
 #include <getopt.h>
 #include <inttypes.h>
 #include <limits.h>
+#include <stdlib.h>
 #include <string.h>
 
 struct predict_args {
@@ -30,6 +32,7 @@ static const struct option long_options[] = {
     {"profile", required_argument, NULL, 'p'},
     {"draw", required_argument, NULL, 'd'},
     {"csv", required_argument, NULL, 'c'},
+    {"threads", required_argument, NULL, 't'},
     {"sweep", required_argument, NULL, 's'},
     {"help", no_argument, NULL, 'h'},
     {"jitter", required_argument, NULL, 'w'},
@@ -72,7 +75,10 @@ static void help(FILE *out)
         "                        communicators with one member on each node\n\n"
         "  --sweep=OPTION=V,V... one run for each value of an option above; may "
         "repeat\n"
-        "  --csv=FILE            the sweep's table as comma-separated values\n");
+        "  --csv=FILE            the sweep's table as comma-separated values\n"
+        "  --threads=N           at most so many (default: processors); what comes "
+        "out\n"
+        "                        does not depend on it, a sweep's memory does\n");
 }
 
 /* --- runs --- */
@@ -129,7 +135,7 @@ static int show(const struct predict_args *a, const struct crystal_prediction *p
 {
     struct crystal_predict_totals totals = {NULL, NULL};
     struct crystal_path path = {NULL, 0};
-    int code = crystal_predict_totals_init(&totals, pr, err);
+    int code = crystal_predict_totals_init(&totals, pr, a->sweeps.threads, err);
 
     if (!code)
         code = crystal_prediction_path(pr, &path, err);
@@ -277,6 +283,20 @@ static int predict(struct predict_args *a, struct crystal_error *err)
     return code;
 }
 
+static int threads_read(struct predict_args *a, const char *text,
+                        struct crystal_error *err)
+{
+    char *end;
+    unsigned long value = strtoul(text, &end, 10);
+
+    if (*text < '1' || *text > '9' || *end || value > PREDICT_THREADS_MAX)
+        return crystal_error_set(err, EINVAL,
+                                 "--threads: '%.32s' is no whole number from 1 to %u",
+                                 text, PREDICT_THREADS_MAX);
+    a->sweeps.threads = (uint32_t)value;
+    return 0;
+}
+
 static int args_read(struct predict_args *a, int argc, char **argv, int *ret_help,
                      struct crystal_error *err)
 {
@@ -296,6 +316,9 @@ static int args_read(struct predict_args *a, int argc, char **argv, int *ret_hel
             break;
         case 'c':
             a->csv_path = optarg;
+            break;
+        case 't':
+            code = threads_read(a, optarg, err);
             break;
         case 's':
             code = predict_sweep_add(&a->sweeps, optarg, err);
@@ -332,6 +355,7 @@ CRYSTAL_COMMAND(predict)
     int wants_help = 0, code, exit_code = 0;
 
     crystal_what_if_init(&a.what);
+    a.sweeps.threads = crystal_parallel_processors();
     code = args_read(&a, argc, argv, &wants_help, &err);
     if (wants_help)
         help(wants_help > 0 ? stdout : stderr);

@@ -4,6 +4,7 @@
 #include "commands/predict_view.h"
 
 #include "runtime/nccl_names.h"
+#include "runtime/parallel.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -41,27 +42,44 @@ static struct crystal_rank_stat sums_mean(const struct sums *sums)
                                       .comm_ns = (uint64_t)(sums->comm / count)};
 }
 
+struct stats {
+    const struct crystal_prediction *pr;
+    struct crystal_rank_stat *ranks;
+};
+
+static int stats_run(void *context, uint32_t first, uint32_t end)
+{
+    struct stats *s = context;
+    struct crystal_walk walk = {0};
+    int code = 0;
+
+    for (uint32_t r = first; !code && r < end; r++)
+        code = crystal_prediction_stat(s->pr, r, &walk, &s->ranks[r]);
+    crystal_walk_fini(&walk);
+    return code;
+}
+
 int crystal_predict_totals_init(struct crystal_predict_totals *t,
-                                const struct crystal_prediction *pr,
+                                const struct crystal_prediction *pr, uint32_t threads,
                                 struct crystal_error *err)
 {
     const struct crystal_graph *g = pr->predict->graph;
     uint32_t n = crystal_graph_lrank_count(g), reps = crystal_graph_rep_count(g);
     struct sums *sums = calloc(reps, sizeof *sums);
-    struct crystal_walk walk = {0};
+    struct stats stats = {pr, NULL};
     int code = 0;
 
     t->ranks = calloc(n, sizeof *t->ranks);
     t->lists = calloc(reps, sizeof *t->lists);
     if (!sums || !t->ranks || !t->lists)
         code = -ENOMEM;
-    for (uint32_t r = 0; !code && r < n; r++) {
-        code = crystal_prediction_stat(pr, r, &walk, &t->ranks[r]);
+    stats.ranks = t->ranks;
+    if (!code)
+        code = crystal_parallel(threads, n, 16, stats_run, &stats);
+    for (uint32_t r = 0; !code && r < n; r++)
         sums_add(&sums[crystal_graph_rep_of(g, r)], &t->ranks[r]);
-    }
     for (uint32_t i = 0; !code && i < reps; i++)
         t->lists[i] = sums_mean(&sums[i]);
-    crystal_walk_fini(&walk);
     free(sums);
     return code ? crystal_error_set(err, ENOMEM, "predict: out of memory") : 0;
 }

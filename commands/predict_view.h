@@ -12,7 +12,7 @@ struct crystal_predict_totals {
     struct crystal_rank_stat *lists; /* mean of each representative's ranks; owned */
 };
 int crystal_predict_totals_init(struct crystal_predict_totals *t,
-                                const struct crystal_prediction *pr,
+                                const struct crystal_prediction *pr, uint32_t threads,
                                 struct crystal_error *err);
 void crystal_predict_totals_fini(struct crystal_predict_totals *t);
 

@@ -156,6 +156,22 @@ says "the slowed link is counted" \
     "  what if: link 0:1 has 0.5 of its bandwidth; 16 communicators use it" \
     predict job.graph --slow-link=0:1=0.5
 
+for threads in 1 4; do
+    "$CRYSTAL_BUILDDIR/scrystal" predict job.graph --jitter=0.05 --threads=$threads >one.$threads
+    "$CRYSTAL_BUILDDIR/scrystal" predict job.graph --threads=$threads --csv=csv.$threads \
+        --sweep=bandwidth=1GB/s,2GB/s,3GB/s --sweep=slow-rank=1=2,2=3,3=4 >sweep.$threads
+done
+cmp one.1 one.4 && cmp sweep.1 sweep.4 && cmp csv.1 csv.4 && [ "$(wc -l <csv.4)" -eq 10 ] &&
+    [ "$(cut -d, -f1-2 csv.4 | sed -n 6p)" = "2GB/s,2=3" ]
+ok "threads change nothing" $? "$(diff sweep.1 sweep.4; cat csv.4)"
+refuses "no threads" 2 "crystal: predict: --threads: '0' is no whole number from 1 to 64" \
+    predict job.graph --threads=0
+many=1GB/s$(printf ',%sGB/s' {2..50})
+refuses "a sweep without an end" 2 \
+    "crystal: predict: --sweep: 125000 combinations of values, at most 65536" \
+    predict job.graph --sweep=bandwidth="$many" --sweep=node-bandwidth="$many" \
+    --sweep=latency="$(printf '%sus,' {1..49})50us"
+
 # --- layout ---
 refuses "bad GPUs" 2 \
     "crystal: layout: --gpus-per-node: 'x' is no whole number from 1 to 4294967295" \
