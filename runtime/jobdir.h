@@ -4,7 +4,8 @@
  *
  *   lock              held (flock) by the coordinator while the job is in use
  *
- *   coord             host=, port=, store_port= lines of the running coordinator (0600)
+ *   coord             host=, port=, store_port=, pid= lines of the running coordinator
+ *                     (0600)
  *
  *   token             64 hexadecimal digits (0600)
  *
@@ -31,6 +32,12 @@
  *
  *   runs/NNN/run.yaml emulate: wire, counters of the board, exit codes
  *   runs/NNN/run.K.yaml ... of sandbox nodes K = 1, 2, ... where there are several
+ *
+ *   agent.K.env       emulate: settings for the program's ranks on sandbox node K
+ *   agent.K.spank     under Slurm: the node loads crystal.so
+ *   agent.K.ends      under Slurm: how its tasks have ended (spank/task.h)
+ *   agent.K.code      under Slurm: "CODE OWN", what srun is to end with; OWN 1: it is
+ *                     the code of the rank that began
  *
  *   report.txt, report.json, report.html, trace.json
  *
