@@ -76,7 +76,7 @@ def steps(paths):
 def timings(paths):
     """Median and least time by (call, bytes): the middle one of all files' medians."""
     found = {}
-    for path in paths:
+    for path in filter(os.path.exists, paths):  # a run that failed or was left out
         for words in map(str.split, lines(path)):
             if len(words) == 5 and words[1].isdigit():
                 found.setdefault((words[0], int(words[1])), []).append(
