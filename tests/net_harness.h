@@ -89,8 +89,9 @@ static inline void *event_start(struct rank *r, ncclProfilerEventDescr_v5_t *d)
     return event;
 }
 
-/* The protocol of collectives, as NCCL calls it. */
+/* The protocol and algorithm of collectives, as NCCL calls them. */
 static const char *harness_proto = "SIMPLE";
+static const char *harness_algo = "RING";
 
 static inline void *coll_start(struct rank *r, const char *func, const char *dtype,
                                size_t count, int root, int channels)
@@ -102,7 +103,7 @@ static inline void *coll_start(struct rank *r, const char *func, const char *dty
     d.coll.count = count;
     d.coll.root = root;
     d.coll.nChannels = (uint8_t)channels;
-    d.coll.algo = "RING";
+    d.coll.algo = harness_algo;
     d.coll.proto = harness_proto;
     return event_start(r, &d);
 }

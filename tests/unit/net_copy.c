@@ -223,6 +223,35 @@ static void valueless(int unused)
     rank_fini(&ring.rank);
 }
 
+/* PAT's first message over the shortest way: the neighbour's chunk, which is complete
+ * without this rank's own, and of which no byte is written. */
+static void valueless_pat(int unused)
+{
+    unsigned char buffer[4096], old[4096];
+    void *end, *coll, *proxy, *request;
+    struct step_handle h;
+    struct rank rank;
+    int bytes = 0;
+
+    (void)unused;
+    CHECK(rank_init(&rank, COMM, RANKS, 0));
+    end = ring_accept_virtual(&rank, 1);
+    harness_algo = "PAT";
+    coll = coll_start(&rank, "AllGather", "ncclFloat32", 100, 0, 1);
+    proxy = proxy_start(&rank, coll, 0, 1, 1, 0);
+    h = step_start(&rank, proxy, 0);
+    memset(buffer, 0xa5, sizeof buffer);
+    memcpy(old, buffer, sizeof old);
+    request = post_recv(end, buffer, sizeof buffer, &h);
+    CHECK(request && finish(request, &bytes) == ncclSuccess);
+    CHECK(bytes > 0 && bytes % 400 == 0);
+    CHECK(memcmp(buffer, old, sizeof old) == 0);
+    (void)PROF->stopEvent(proxy);
+    (void)PROF->stopEvent(coll);
+    (void)NET->closeRecv(end);
+    rank_fini(&rank);
+}
+
 static void contents_are_left_out(void)
 {
     struct crystal_board *board = board_make(0, 0);
@@ -230,6 +259,7 @@ static void contents_are_left_out(void)
     CHECK(board != NULL);
     (void)setenv("CRYSTAL_VALUES", "off", 1);
     run_one(valueless);
+    run_one(valueless_pat);
     (void)unsetenv("CRYSTAL_VALUES");
     CHECK_EQ(crystal_board_header(board)->abort_flag, 0);
     crystal_board_destroy(board);
