@@ -46,6 +46,7 @@ static const struct option long_options[] = {
     {"node-bandwidth", required_argument, NULL, 'w'},
     {"node-latency", required_argument, NULL, 'w'},
     {"algo", required_argument, NULL, 'w'},
+    {"queues", required_argument, NULL, 'w'},
     {NULL, 0, NULL, 0},
 };
 
@@ -72,7 +73,8 @@ static void help(FILE *out)
         "  --node-bandwidth=B --node-latency=T   inside nodes\n"
         "  --algo=tree | pat | tree,pat          in place of rings: trees for\n"
         "                        all-reduce, PAT for all-gather and reduce-scatter of\n"
-        "                        communicators with one member on each node\n\n"
+        "                        communicators with one member on each node\n"
+        "  --queues=one          all streams of a rank share one hardware queue\n\n"
         "  --sweep=OPTION=V,V... one run for each value of an option above; may "
         "repeat\n"
         "  --csv=FILE            the sweep's table as comma-separated values\n"

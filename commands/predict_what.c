@@ -131,6 +131,12 @@ static int algo(struct crystal_what_if *w, const char *text)
     return strcasecmp(text, known) == 0 || strcasecmp(text, "ring") == 0 ? 0 : -EINVAL;
 }
 
+static int queues(struct crystal_what_if *w, const char *text)
+{
+    w->one_queue = strcmp(text, "one") == 0;
+    return w->one_queue || strcmp(text, "many") == 0 ? 0 : -EINVAL;
+}
+
 static const struct {
     const char *name;
     int (*set)(struct crystal_what_if *w, const char *text);
@@ -147,6 +153,7 @@ static const struct {
     {"node-bandwidth", node_bandwidth, 1},
     {"node-latency", node_latency, 1},
     {"algo", algo, 1},
+    {"queues", queues, 1},
 };
 
 int predict_what_set(struct crystal_what_if *w, const char *name, const char *text,
@@ -219,6 +226,8 @@ void predict_what_print(FILE *out, const struct crystal_predict *p,
     if (w->compute_ppm != 1000000)
         fprintf(out, "  what if: all computation takes %.6g times as long\n",
                 w->compute_ppm / 1e6);
+    if (w->one_queue)
+        fputs("  what if: all streams of a rank share one hardware queue\n", out);
     if (w->algos & CRYSTAL_TRANSFER_TREE)
         fputs("  what if: all-reduce by tree\n", out);
     if (w->algos & CRYSTAL_TRANSFER_PAT)

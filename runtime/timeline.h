@@ -56,8 +56,10 @@ struct crystal_timeline_config {
     const uint32_t *scale_ppm; /* by lrank: its computation takes so many millionths of
                                   its time; borrowed until create; may be NULL */
     const uint8_t *is_outside; /* by lrank: its arrivals are fed; NULL: none is */
-    int is_untimed;            /* only who waits for whom: transfers take no time */
-    uint64_t iterations;       /* to run; 0: for ever */
+    int one_queue; /* all streams of a rank share one hardware queue: work begins in the
+                      order in which the host issues it */
+    int is_untimed;      /* only who waits for whom: transfers take no time */
+    uint64_t iterations; /* to run; 0: for ever */
     uint64_t
         slow_ppm_of_one; /* computation of slow_lrank is longer by so much; 0: none */
     uint32_t slow_lrank;

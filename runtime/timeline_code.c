@@ -315,6 +315,67 @@ static int instruction(struct compile *c, uint32_t i, uint32_t *group_begin,
     return 0;
 }
 
+/* --- one hardware queue --- */
+
+/* Slots for the begins of work, used in turn. */
+#define QUEUE_SLOTS 16U
+
+/* The lane of device work, NONE: it is none. A group is where its first operation is.
+ */
+static uint32_t work_lane(const struct compile *c, const struct tl_code *code)
+{
+    switch (code->kind) {
+    case TL_KERNEL:
+    case TL_COLL:
+    case TL_BATCH:
+        return code->lane;
+    case TL_LAUNCH:
+        return c->list->code[code->arg].lane;
+    default:
+        return TL_NONE;
+    }
+}
+
+/* All streams share one hardware queue: no work begins before the work in front of it
+ * has begun. Where two neighbours are on different streams, the one in front is
+ * preceded by the record of an event, which has the time of its begin, and the other
+ * one waits for that. Frees main; NULL: out of memory. */
+static struct tl_code *share_queue(struct compile *c, struct tl_code *main,
+                                   uint32_t *count)
+{
+    struct tl_code *shared = malloc((3 * (size_t)*count + 2) * sizeof *shared);
+    uint32_t to = 0, front = TL_NONE, front_lane = TL_NONE, turn = 0;
+    uint32_t first_slot = c->list->slot_count;
+
+    c->list->slot_count += QUEUE_SLOTS;
+    for (uint32_t i = 0; shared && i < *count; i++) {
+        uint32_t lane = work_lane(c, &main[i]);
+
+        if (lane != TL_NONE && front != TL_NONE && lane != front_lane) {
+            uint32_t slot = first_slot + turn++ % QUEUE_SLOTS;
+
+            memmove(shared + front + 1, shared + front, (to - front) * sizeof *shared);
+            to++;
+            shared[front] = (struct tl_code){.kind = TL_RECORD,
+                                             .lane = (uint8_t)front_lane,
+                                             .instr = shared[front + 1].instr,
+                                             .arg = slot};
+            shared[to++] = (struct tl_code){.kind = TL_SWAIT,
+                                            .lane = (uint8_t)lane,
+                                            .instr = main[i].instr,
+                                            .arg = slot};
+        }
+        if (lane != TL_NONE) {
+            front = to;
+            front_lane = lane;
+        }
+        shared[to++] = main[i];
+    }
+    free(main);
+    *count = to;
+    return shared;
+}
+
 /* The groups' operations go behind the iteration, so they are made first into the
  * list's code and moved. */
 static int iteration(struct compile *c)
@@ -336,6 +397,10 @@ static int iteration(struct compile *c)
         }
         if (!bad && (code.kind != TL_NOTHING || code.gap_ns))
             main[count++] = code;
+    }
+    if (!bad && c->t->config.one_queue) {
+        main = share_queue(c, main, &count);
+        bad = main ? 0 : -ENOMEM;
     }
     if (!bad) {
         if (!count)

@@ -195,6 +195,99 @@ static void algorithms(void)
     CHECK_EQ(crystal_transfer_algos(NULL), 0);
 }
 
+/* One rank; streams that wait for each other's events. */
+static void write_queue_job(const struct crystal_op *ops, uint32_t count)
+{
+    static const struct crystal_graph_network network = {1, 0, 0, 0, 0};
+    struct crystal_graph_writer *w = crystal_graph_writer_create(1);
+
+    EDIT_MUST(!w);
+    crystal_graph_writer_network(w, &network);
+    (void)crystal_graph_writer_rep(w, 0, 0);
+    crystal_graph_writer_mark(w);
+    for (uint32_t i = 0; i < count; i++)
+        crystal_graph_writer_op(w, &ops[i]);
+    for (uint16_t stream = 0; stream < 4; stream++)
+        crystal_graph_writer_op(
+            w, &(struct crystal_op){.kind = CRYSTAL_OP_SYNC, .stream = stream});
+    crystal_graph_writer_mark(w);
+    crystal_graph_writer_rank(w, 0, 0, NULL);
+    EDIT_MUST(crystal_graph_writer_write(w, path, 0, &edit_err));
+    crystal_graph_writer_destroy(w);
+    graph = crystal_graph_open(path, &edit_err);
+    EDIT_MUST(!graph);
+    EDIT_MUST(crystal_predict_init(&predict, graph, NULL, &edit_err));
+    crystal_what_if_init(&what);
+}
+
+/* Record by record. */
+static uint64_t queue_by_hand(const struct crystal_op *ops, uint32_t count,
+                              int one_queue)
+{
+    uint64_t lanes[4] = {0}, events[64] = {0}, begun = 0, end = 0;
+
+    for (uint32_t i = 0; i < count; i++) {
+        uint64_t *lane = &lanes[ops[i].stream];
+
+        if (ops[i].kind == CRYSTAL_OP_RECORD)
+            events[ops[i].peer] = *lane;
+        if (ops[i].kind == CRYSTAL_OP_SWAIT && events[ops[i].peer] > *lane)
+            *lane = events[ops[i].peer];
+        if (ops[i].kind != CRYSTAL_OP_KERNEL)
+            continue;
+        if (one_queue && begun > *lane)
+            *lane = begun;
+        begun = *lane;
+        *lane += ops[i].value;
+    }
+    for (int k = 0; k < 4; k++)
+        end = lanes[k] > end ? lanes[k] : end;
+    return end;
+}
+
+static void one_hardware_queue(void)
+{
+    /* the kernel of stream 2 waits for nothing, but behind one that waits for 10 us */
+    static const struct crystal_op fixed[] = {
+        {.kind = CRYSTAL_OP_KERNEL, .stream = 0, .value = 10000},
+        {.kind = CRYSTAL_OP_RECORD, .stream = 0, .peer = 0},
+        {.kind = CRYSTAL_OP_SWAIT, .stream = 1, .peer = 0},
+        {.kind = CRYSTAL_OP_KERNEL, .stream = 1, .value = 5000},
+        {.kind = CRYSTAL_OP_KERNEL, .stream = 2, .value = 20000}};
+    uint64_t state = 7;
+
+    write_queue_job(fixed, 5);
+    CHECK_EQ(iteration_ns(), 20000);
+    what.one_queue = 1;
+    CHECK_EQ(iteration_ns(), 30000);
+    close_all();
+    for (int job = 0; job < 300; job++) {
+        struct crystal_op ops[400];
+        uint32_t recorded = 0;
+
+        for (uint32_t i = 0; i < 400; i++) {
+            uint32_t x =
+                (uint32_t)((state = state * UINT64_C(6364136223846793005) + 1) >> 33);
+
+            ops[i] = (struct crystal_op){.kind = CRYSTAL_OP_KERNEL,
+                                         .stream = (uint16_t)(x & 3),
+                                         .value = x >> 8 & 0xfff};
+            if ((x >> 4 & 7) == 0) {
+                ops[i].kind = CRYSTAL_OP_RECORD;
+                ops[i].peer = recorded++ % 64;
+            } else if ((x >> 4 & 7) < 3 && recorded) {
+                ops[i].kind = CRYSTAL_OP_SWAIT;
+                ops[i].peer = (x >> 8) % (recorded < 64 ? recorded : 64);
+            }
+        }
+        write_queue_job(ops, 400);
+        CHECK_EQ(iteration_ns(), queue_by_hand(ops, 400, 0));
+        what.one_queue = 1;
+        CHECK_EQ(iteration_ns(), queue_by_hand(ops, 400, 1));
+        close_all();
+    }
+}
+
 static void dead_ranks(void)
 {
     struct crystal_timeline_wait steps[4];
@@ -221,6 +314,7 @@ int main(void)
     CHECK_RUN(slow_ranks);
     CHECK_RUN(slow_links);
     CHECK_RUN(algorithms);
+    CHECK_RUN(one_hardware_queue);
     CHECK_RUN(dead_ranks);
     (void)unlink(path); /* a temporary file */
     return check_end();
