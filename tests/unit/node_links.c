@@ -30,7 +30,7 @@ struct node {
     int connected; /* what connect gave */
     struct crystal_error err;
     pthread_t thread;
-    int answer; /* of its message hook */
+    _Atomic int answer; /* of its message hook */
     _Atomic uint32_t heard_type, heard_word, heard_from, heard_count;
     _Atomic uint32_t where; /* of a bootstrap connection */
     _Atomic int fd;         /* that a hook was given */
@@ -59,7 +59,7 @@ static int on_message(void *context, uint32_t from, unsigned type, const void *b
     atomic_store(&n->heard_from, from);
     atomic_store(&n->heard_type, type);
     (void)atomic_fetch_add(&n->heard_count, 1);
-    return n->answer;
+    return atomic_load(&n->answer);
 }
 
 static void on_bootstrap(void *context, int fd, uint32_t where)
