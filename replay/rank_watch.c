@@ -36,7 +36,7 @@ struct watched {
     uint64_t cpu_ticks;
     uint32_t idle_looks, stopped_looks; /* in a row, to the last one */
     int has_joined;                     /* pid is its process; else one of its */
-    int has_ended, was_told_ended;
+    int has_ended;                      /* as whoever started it says */
     int is_told;
 };
 
@@ -101,7 +101,7 @@ void crystal_rank_watch_ended(struct crystal_rank_watch *w, uint32_t lrank)
     struct watched *rank = rank_of(w, lrank);
 
     if (rank)
-        rank->was_told_ended = 1;
+        rank->has_ended = 1;
 }
 
 /* --- who is who --- */
@@ -355,15 +355,15 @@ static void look_at(struct watched *rank)
 {
     struct crystal_process_look process;
 
-    rank->has_ended = rank->was_told_ended;
     if (!rank->has_joined)
         return; /* looked for where it is missed */
-    if (crystal_process_look(rank->pid, &process) || process.state == 'Z')
-        rank->has_ended = 1;
-    if (rank->has_ended)
+    if (rank->has_ended || crystal_process_look(rank->pid, &process) ||
+        process.state == 'Z') { /* another process of the rank may follow */
+        rank->has_joined = 0;
         rank->idle_looks = rank->stopped_looks = 0;
-    else
+    } else {
         count_look(rank, &process);
+    }
 }
 
 static void place_text(struct crystal_rank_watch *w, const struct wait *wait, char *out,

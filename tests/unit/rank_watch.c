@@ -146,6 +146,7 @@ static void who_ended_and_had_not_arrived(void)
     arrive(0);
     CHECK_EQ(look(1, notice, &err), 0);
     end_rank(&ranks[1]);
+    crystal_rank_watch_ended(watch, 1);
     CHECK_EQ(look(10, notice, &err), -ECANCELED);
     CHECK_STR(err.text, "rank 1 has ended while rank 0 still communicates with it");
     end();
@@ -161,6 +162,21 @@ static void who_ended_after_it_arrived(void)
     arrive(6);
     CHECK_EQ(look(1, notice, &err), 0);
     end_rank(&ranks[1]);
+    crystal_rank_watch_ended(watch, 1);
+    CHECK_EQ(look(7, notice, &err), 0);
+    end();
+}
+
+/* Its process has ended, but the rank has not: a script goes on to the next one. */
+static void whose_process_is_followed_by_another(void)
+{
+    struct crystal_error err = {0};
+    char notice[CRYSTAL_ERROR_TEXT_BYTES];
+
+    begin(CRYSTAL_BOARD_TIMED);
+    arrive(0);
+    CHECK_EQ(look(1, notice, &err), 0);
+    end_rank(&ranks[1]);
     CHECK_EQ(look(7, notice, &err), 0);
     end();
 }
@@ -174,6 +190,7 @@ static void who_ended_in_a_plan(void)
     begin(CRYSTAL_BOARD_IMMEDIATE);
     CHECK_EQ(look(1, notice, &err), 0);
     end_rank(&ranks[1]);
+    crystal_rank_watch_ended(watch, 1);
     CHECK_EQ(look(15, notice, &err), -ECANCELED);
     CHECK_STR(err.text, "rank 1 has ended while rank 0 still communicates with it");
     end();
@@ -275,6 +292,7 @@ int main(int argc, char **argv)
         return 1;
     CHECK_RUN(who_ended_and_had_not_arrived);
     CHECK_RUN(who_ended_after_it_arrived);
+    CHECK_RUN(whose_process_is_followed_by_another);
     CHECK_RUN(who_ended_in_a_plan);
     CHECK_RUN(who_ended_without_joining);
     CHECK_RUN(who_cannot_be_seen);
