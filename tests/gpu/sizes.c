@@ -127,7 +127,7 @@ static int by_value(const void *a, const void *b)
 
 static void time_size(enum call call, size_t bytes)
 {
-    double us[RUNS_MOST];
+    double us[RUNS_MOST] = {0};
     int runs = bytes <= 1 << 20    ? runs_small
                : bytes <= 64 << 20 ? (runs_small + 1) / 2
                                    : (runs_small + 3) / 4;
