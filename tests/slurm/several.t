@@ -51,7 +51,11 @@ is "three nodes: every rank is exact" "$(sort -k2n <<<"$out")" "$(exact_lines 0 
 nothing_left "three nodes: nothing is left"
 
 # --- faults
-sentences() { grep -cE '^crystal: (emulate|agent|coordinator): ' <<<"$err"; }
+# Sentences about what went wrong, but that of a rank that keeps others waiting.
+sentences() {
+    grep -E '^crystal: (emulate|agent|coordinator): ' <<<"$err" |
+        grep -cvE ' of 16 ranks$|keeps others waiting'
+}
 run srun "${crystal[@]}" "${apart[@]}" -J two --crystal-stages=emulate "$exact" --fail exit --fail-rank 13
 is "a rank of the second node exits: exit code" "$code" 7
 nothing_left "a rank of the second node exits: nothing is left"
@@ -62,7 +66,7 @@ nothing_left "a rank of the first node is killed: nothing is left"
 agents() { # NODE: process ids of its agent
     local environ
     for environ in $(grep -lszx "SLURM_NODEID=$1" /proc/[0-9]*/environ 2>/dev/null); do
-        grep -qsz "^$work/cluster" <(tr '\0' '\n' <"$environ" | sed -n 's/^SLURM_CONF=//p' | tr '\n' '\0') || continue
+        grep -qsz "^SLURM_CONF=$work/cluster" "$environ" || continue
         tr '\0' ' ' <"${environ%environ}cmdline" 2>/dev/null | grep -q '^[^ ]*scrystal agent ' &&
             basename "${environ%/environ}"
     done
