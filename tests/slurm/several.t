@@ -7,7 +7,7 @@ cluster_begin 4
 exact=$CRYSTAL_BUILDDIR/tests/programs/exactprog
 crystal=(--crystal-logical-ranks=16 --crystal-ranks-per-node=4 --crystal-live=all
     --crystal-iterations=3)
-apart=(--crystal-sandbox=0-3,12-15)
+apart=("--crystal-sandbox=0-3,12-15")
 
 # What a rank prints that has compared all; roots of reductions of the world have more.
 exact_lines() { # RANK...
