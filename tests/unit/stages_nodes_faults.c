@@ -82,6 +82,28 @@ static void numbers_of_nodes(void)
               "--node and --nodes: give a number from 0 and how many there are");
 }
 
+/* An agent of another job, or of the same one started anew. */
+static void a_wrong_token(void)
+{
+    double from = seconds();
+
+    CHECK_EQ(
+        finish(start("rm -f %s/coord; %s coord --job %s >/dev/null 2>&1 & coord=$!\n"
+                     "while [ ! -e %s/coord ]; do sleep 0.02; done\n"
+                     "cp %s/token %s/kept; tr 0-9 1-90 <%s/kept >%s/token\n"
+                     "%s agent --job %s --stage emulate --node 1 --nodes 2 -- %s\n"
+                     "echo agent code $?; mv %s/kept %s/token\n"
+                     "%s coord --finish --job %s >/dev/null 2>&1; wait $coord\n",
+                     job_dir, scrystal, job_dir, job_dir, job_dir, job_dir, job_dir,
+                     job_dir, scrystal, job_dir, program, job_dir, job_dir, scrystal,
+                     job_dir)),
+        0);
+    CHECK(seconds() - from < 10);
+    CHECK_STR(output, "crystal: emulate: coordinator: it does not accept this process; "
+                      "is the token file that of the running job?\nagent code 70\n");
+    nothing_is_left();
+}
+
 /* No board has both: the drivers tell each other what their ranks call. */
 static void ranks_of_two_nodes_call_different_operations(void)
 {
@@ -111,6 +133,7 @@ int main(void)
     CHECK_RUN(an_agent_is_killed);
     CHECK_RUN(a_rank_of_the_other_node_is_killed);
     CHECK_RUN(a_rank_of_the_first_node_exits);
+    CHECK_RUN(a_wrong_token);
     CHECK_RUN(a_file_is_missing);
     CHECK_RUN(numbers_of_nodes);
     CHECK_RUN(ranks_of_two_nodes_call_different_operations);
