@@ -385,7 +385,7 @@ static int judge(struct crystal_rank_watch *w, struct watched *rank,
                  size_t notice_bytes, struct crystal_error *err)
 {
     char place[256];
-    int is_stopped = rank->stopped_looks >= LOOKS_IDLE;
+    int is_stopped = rank->stopped_looks > 0;
 
     place_text(w, wait, place, sizeof place);
     if (rank->idle_looks >= w->hang_looks)
