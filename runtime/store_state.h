@@ -12,8 +12,9 @@
 #include <stdint.h>
 
 #define STORE_READ_BYTES ((size_t)256 << 10)
-#define STORE_OUT_FULL   ((size_t)8 << 20) /* no more requests before this has drained \
-                                            */
+#define STORE_OUT_FULL                                            \
+    ((size_t)8 << 20) /* no more requests before this has drained \
+                       */
 
 struct store_bytes {
     uint8_t *data; /* owned */
