@@ -47,6 +47,7 @@ static const struct option long_options[] = {
     {"node-latency", required_argument, NULL, 'w'},
     {"algo", required_argument, NULL, 'w'},
     {"queues", required_argument, NULL, 'w'},
+    {"nics", required_argument, NULL, 'w'},
     {NULL, 0, NULL, 0},
 };
 
@@ -74,7 +75,9 @@ static void help(FILE *out)
         "  --algo=tree | pat | tree,pat          in place of rings: trees for\n"
         "                        all-reduce, PAT for all-gather and reduce-scatter of\n"
         "                        communicators with one member on each node\n"
-        "  --queues=one          all streams of a rank share one hardware queue\n\n"
+        "  --queues=one          all streams of a rank share one hardware queue\n"
+        "  --nics=shared         messages of all communicators share their sender's "
+        "NIC\n\n"
         "  --sweep=OPTION=V,V... one run for each value of an option above; may "
         "repeat\n"
         "  --csv=FILE            the sweep's table as comma-separated values\n"

@@ -137,6 +137,12 @@ static int queues(struct crystal_what_if *w, const char *text)
     return w->one_queue || strcmp(text, "many") == 0 ? 0 : -EINVAL;
 }
 
+static int nics(struct crystal_what_if *w, const char *text)
+{
+    w->shared_nics = strcmp(text, "shared") == 0;
+    return w->shared_nics || strcmp(text, "own") == 0 ? 0 : -EINVAL;
+}
+
 static const struct {
     const char *name;
     int (*set)(struct crystal_what_if *w, const char *text);
@@ -154,6 +160,7 @@ static const struct {
     {"node-latency", node_latency, 1},
     {"algo", algo, 1},
     {"queues", queues, 1},
+    {"nics", nics, 1},
 };
 
 int predict_what_set(struct crystal_what_if *w, const char *name, const char *text,
@@ -226,6 +233,9 @@ void predict_what_print(FILE *out, const struct crystal_predict *p,
     if (w->compute_ppm != 1000000)
         fprintf(out, "  what if: all computation takes %.6g times as long\n",
                 w->compute_ppm / 1e6);
+    if (w->shared_nics)
+        fputs("  what if: messages of all communicators share their sender's NIC\n",
+              out);
     if (w->one_queue)
         fputs("  what if: all streams of a rank share one hardware queue\n", out);
     if (w->algos & CRYSTAL_TRANSFER_TREE)

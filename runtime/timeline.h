@@ -58,6 +58,9 @@ struct crystal_timeline_config {
     const uint8_t *is_outside; /* by lrank: its arrivals are fed; NULL: none is */
     int one_queue; /* all streams of a rank share one hardware queue: work begins in the
                       order in which the host issues it */
+    int shared_nics;     /* all messages of a rank share its NIC (those to its own node
+                            another one), whatever their communicators; else those of one
+                            group */
     int is_untimed;      /* only who waits for whom: transfers take no time */
     uint64_t iterations; /* to run; 0: for ever */
     uint64_t

@@ -130,6 +130,13 @@ enum tl_state {
     TL_DONE
 };
 
+/* What messages of one rank share: those of one group, or all of them. */
+struct tl_nic {
+    uint64_t free_ns;
+    uint32_t refs; /* messages that will use it; 0: it is a rank's own, and stays */
+    struct tl_nic *next;
+};
+
 struct tl_rank {
     const struct tl_list *list;
     struct tl_lane *lanes;
@@ -140,10 +147,11 @@ struct tl_rank {
     uint64_t host_ns, begin_ns, iteration;
     uint64_t seed;
     uint32_t lrank, scale_ppm;
-    uint32_t held_count; /* lanes */
-    uint32_t code;       /* where the host is */
-    uint32_t launched;   /* of the group's operations */
-    uint32_t wait_lane;  /* or slot */
+    struct tl_nic nics[2]; /* between nodes, inside; where all messages share them */
+    uint32_t held_count;   /* lanes */
+    uint32_t code;         /* where the host is */
+    uint32_t launched;     /* of the group's operations */
+    uint32_t wait_lane;    /* or slot */
     enum tl_state state;
     bool gap_done, is_queued;
     bool is_full; /* in the list of those whose host needs room */
@@ -195,17 +203,12 @@ struct tl_pair {
     uint32_t comm, from, to, from_lrank, to_lrank;
     uint32_t wire;
     bool send_inside, recv_inside;
+    bool is_on_node;                   /* both are on one node */
     uint64_t send_before, recv_before; /* before the iterations */
     uint64_t first;                    /* behind those that are over */
     struct tl_message *ring;
     uint32_t capacity;    /* a power of 2 */
     struct tl_pair *next; /* in its bucket */
-};
-
-struct tl_nic {
-    uint64_t free_ns;
-    uint32_t refs;
-    struct tl_nic *next;
 };
 
 /* A message that is ready and waits for its turn at the NIC. */
@@ -237,7 +240,8 @@ struct crystal_timeline {
     uint32_t comm_count;
     struct tl_pair **buckets;
     uint32_t bucket_count;
-    int64_t jitter; /* times 2^20 */
+    uint32_t ranks_per_node; /* 0: not known */
+    int64_t jitter;          /* times 2^20 */
     bool is_started;
     uint64_t start_ns, until_ns;
     struct tl_rank *stack;    /* ranks that may go on */

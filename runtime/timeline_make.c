@@ -322,6 +322,7 @@ int tl_make(struct crystal_timeline *t, struct crystal_error *err)
     t->lrank_count = crystal_graph_lrank_count(g);
     t->list_count = crystal_graph_rep_count(g);
     t->jitter = (int64_t)(((uint64_t)t->config.jitter_ppm << 20) / 1000000);
+    t->ranks_per_node = t->config.network ? t->config.network->ranks_per_node : 0;
     t->bucket_count = 1024;
     while (t->bucket_count < t->lrank_count)
         t->bucket_count *= 2;
@@ -379,7 +380,8 @@ static void buckets_fini(struct crystal_timeline *t)
             struct tl_pair *pair = t->buckets[i];
 
             for (uint32_t k = 0; k < pair->capacity; k++)
-                if (pair->ring[k].nic && --pair->ring[k].nic->refs == 0)
+                if (pair->ring[k].nic && pair->ring[k].nic->refs &&
+                    --pair->ring[k].nic->refs == 0)
                     free(pair->ring[k].nic);
             t->buckets[i] = pair->next;
             free(pair->ring);

@@ -40,6 +40,8 @@ struct tl_pair *tl_pair_get(struct crystal_timeline *t, uint32_t comm, uint32_t 
     pair->from_lrank = lranks[0] = t->comms[comm].members[from];
     pair->to_lrank = lranks[1] = t->comms[comm].members[to];
     pair->wire = tl_wire(t, lranks, 2);
+    pair->is_on_node = t->ranks_per_node &&
+                       lranks[0] / t->ranks_per_node == lranks[1] / t->ranks_per_node;
     pair->next = *bucket;
     *bucket = pair;
     return pair;
@@ -116,7 +118,7 @@ static void side_end(struct crystal_timeline *t, uint32_t lrank, uint32_t lane_i
 
 static void nic_put(struct crystal_timeline *t, struct tl_nic *nic)
 {
-    if (--nic->refs)
+    if (nic->refs == 0 || --nic->refs)
         return;
     nic->next = t->free_nics;
     t->free_nics = nic;
@@ -265,7 +267,9 @@ void tl_batch_begin(struct crystal_timeline *t, struct tl_rank *r, struct tl_lan
                     const struct tl_code *code, uint64_t time_ns)
 {
     const struct tl_batch *batch = &r->list->batches[code->arg];
-    struct tl_nic *nic = batch->send_count > 1 ? nic_new(t, batch->send_count) : NULL;
+    const bool are_shared = t->config.shared_nics != 0;
+    struct tl_nic *nic =
+        batch->send_count > 1 && !are_shared ? nic_new(t, batch->send_count) : NULL;
 
     lane->outstanding = batch->count + 1; /* and one while they are begun */
     lane->batch_end_ns = time_ns;
@@ -284,7 +288,7 @@ void tl_batch_begin(struct crystal_timeline *t, struct tl_rank *r, struct tl_lan
         if (sends || !m->bytes)
             m->bytes = in->count * crystal_dtype_bytes(in->dtype);
         if (sends) {
-            m->nic = nic;
+            m->nic = are_shared ? &r->nics[pair->is_on_node] : nic;
             m->order = (uint64_t)round_of(t, pair) << 32 | instr;
             m->send_instr = instr;
             m->send_lane = (uint32_t)(lane - r->lanes);

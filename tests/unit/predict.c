@@ -2,6 +2,7 @@
  */
 #include "config.h"
 
+#include "runtime/nccl_abi.h"
 #include "runtime/predict_run.h"
 
 #include "tests/check.h"
@@ -288,6 +289,67 @@ static void one_hardware_queue(void)
     }
 }
 
+/* Rank 0 sends 16 MB to each of the others at once, on streams and communicators of
+ * their own; ranks 0 and 1 share a node. */
+static void write_fan(void)
+{
+    static const struct crystal_graph_network network = {2, 1000000000, 0, 4000000000,
+                                                         0};
+    struct crystal_graph_writer *w = crystal_graph_writer_create(4);
+    uint32_t comms[3];
+
+    EDIT_MUST(!w);
+    crystal_graph_writer_network(w, &network);
+    for (uint32_t i = 0; i < 3; i++)
+        comms[i] = crystal_graph_writer_comm(w, NULL, 2, (uint32_t[]){0, i + 1});
+    for (uint32_t r = 0; r < 4; r++) {
+        (void)crystal_graph_writer_rep(w, r, r ? 1 : 3);
+        crystal_graph_writer_mark(w);
+        for (uint16_t i = 0; i < (r ? 1 : 3); i++)
+            crystal_graph_writer_op(
+                w,
+                &(struct crystal_op){.kind = r ? CRYSTAL_OP_RECV : CRYSTAL_OP_SEND,
+                                     .func = r ? CRYSTAL_FUNC_RECV : CRYSTAL_FUNC_SEND,
+                                     .dtype = ncclUint8,
+                                     .stream = i,
+                                     .comm = i,
+                                     .peer = r == 0,
+                                     .value = 16000000});
+        for (uint16_t i = 0; i < (r ? 1 : 3); i++)
+            crystal_graph_writer_op(
+                w, &(struct crystal_op){.kind = CRYSTAL_OP_SYNC, .stream = i});
+        crystal_graph_writer_mark(w);
+    }
+    crystal_graph_writer_rank(w, 0, 0, comms);
+    for (uint32_t r = 1; r < 4; r++)
+        crystal_graph_writer_rank(w, r, r, &comms[r - 1]);
+    EDIT_MUST(crystal_graph_writer_write(w, path, 0, &edit_err));
+    crystal_graph_writer_destroy(w);
+    graph = crystal_graph_open(path, &edit_err);
+    EDIT_MUST(!graph);
+    EDIT_MUST(crystal_predict_init(&predict, graph, NULL, &edit_err));
+    crystal_what_if_init(&what);
+}
+
+static void shared_nics(void)
+{
+    struct crystal_prediction *pr;
+
+    write_fan();
+    pr = run(); /* 16 ms between nodes, 4 ms inside */
+    CHECK_EQ(pr->end_ns[1], 4000000);
+    CHECK_EQ(pr->end_ns[2], 16000000);
+    CHECK_EQ(pr->end_ns[3], 16000000);
+    crystal_prediction_destroy(pr);
+    what.shared_nics = 1;
+    pr = run(); /* one after the other, in order of issue; the node's own way is free */
+    CHECK_EQ(pr->end_ns[1], 4000000);
+    CHECK_EQ(pr->end_ns[2], 16000000);
+    CHECK_EQ(pr->end_ns[3], 32000000);
+    crystal_prediction_destroy(pr);
+    close_all();
+}
+
 static void dead_ranks(void)
 {
     struct crystal_timeline_wait steps[4];
@@ -315,6 +377,7 @@ int main(void)
     CHECK_RUN(slow_links);
     CHECK_RUN(algorithms);
     CHECK_RUN(one_hardware_queue);
+    CHECK_RUN(shared_nics);
     CHECK_RUN(dead_ranks);
     (void)unlink(path); /* a temporary file */
     return check_end();
