@@ -440,8 +440,7 @@ static int look_whom(struct crystal_rank_watch *w, struct watched *rank,
     struct crystal_process_look process;
     struct wait wait;
 
-    if ((rank->has_joined && !rank->has_ended && rank->idle_looks < LOOKS_IDLE) ||
-        !find_wait(w, records, count, rank->lrank, &wait))
+    if (!find_wait(w, records, count, rank->lrank, &wait))
         return 0;
     if (rank->has_ended)
         return judge_ended(w, rank, &wait, records, count, err);
@@ -471,13 +470,14 @@ int crystal_rank_watch_look(struct crystal_rank_watch *w, char *notice,
     w->checked = count;
     for (uint32_t i = 0; i < w->count; i++)
         look_at(&w->ranks[i]);
-    /* who has ended first, who waits itself last */
+    /* who has ended first, who waits itself last; who computes costs no look */
     for (uint32_t i = 0; !result && i < 3 * w->count; i++) {
         struct watched *rank = &w->ranks[i % w->count];
-        uint32_t turn = rank->has_ended                        ? 0
-                        : !is_waiting(w, records, count, rank) ? 1
-                                                               : 2;
+        uint32_t turn;
 
+        if (rank->has_joined && !rank->has_ended && rank->idle_looks < LOOKS_IDLE)
+            continue;
+        turn = rank->has_ended ? 0 : !is_waiting(w, records, count, rank) ? 1 : 2;
         if (turn == i / w->count)
             result = look_whom(w, rank, turn == 2, records, count, notice, notice_bytes,
                                err);
