@@ -269,6 +269,7 @@ struct simulator {
     uint64_t arrive[RANKS][ITERATIONS][OPS], end[RANKS][ITERATIONS][OPS];
     uint64_t host_end[RANKS];
     bool is_changed;
+    bool are_shared; /* NICs: one for all messages of a rank */
 };
 
 static uint64_t latest(uint64_t a, uint64_t b)
@@ -357,7 +358,9 @@ static void batch(struct simulator *s, struct way *w, uint32_t begin, uint32_t e
             know(s, &m->send, at);
             m->bytes = in->count * 4;
             m->order = (uint64_t)((in->peer + n - own) % n) << 32 | i;
-            m->nic = sends > 1 ? &s->nics[w->r][w->it][begin] : NULL;
+            m->nic = s->are_shared ? &s->nics[w->r][0][0]
+                     : sends > 1   ? &s->nics[w->r][w->it][begin]
+                                   : NULL;
             if (at != UNKNOWN &&
                 (in->peer == own || m->bytes <= CRYSTAL_TRANSFER_EAGER_BYTES))
                 know(s, &m->send_end, at);
@@ -566,6 +569,7 @@ static bool run_timeline(const struct crystal_graph *g)
                                                  (const uint64_t *const *)sim.gaps,
                                              .wire = sim.wire,
                                              .iterations = ITERATIONS,
+                                             .shared_nics = sim.are_shared,
                                              .on_end = on_end,
                                              .on_iteration = on_iteration};
     struct crystal_timeline *t = crystal_timeline_create(&config, &err);
@@ -612,6 +616,7 @@ static void agrees_with_the_simulator(void)
 
         job_make(&job);
         g = job_write(&job);
+        sim.are_shared = below(3) == 0;
         sim.wire = (struct crystal_transfer_wire){below(4) ? 1000000000 : 0,
                                                   below(3) ? 1000 : 0,
                                                   below(2) * 77,
