@@ -50,6 +50,8 @@ static void said(const char *stage, unsigned rank, size_t how, int code)
     ok = line && strncmp(line, sentence, strlen(sentence)) == 0 &&
          !strstr(line + 1, begin);
     CHECK(ok);
+    if (strcmp(stage, "plan") == 0)
+        CHECK_HAS(output, "; see "); /* its log */
     end = line ? strchr(line, '\n') : NULL;
     if (!ok)
         printf("# want: %s\n# got:  %.*s\n", sentence,
