@@ -26,6 +26,7 @@ static const struct option long_options[] = {
 
 struct export_args {
     const char *chakra, *perfetto, *ranks, *profile, *graph;
+    int is_usage; /* what failed is how the command was called */
 };
 
 static void help(FILE *out)
@@ -109,7 +110,7 @@ static int ranks_of(const struct export_args *a, const struct crystal_graph *g,
     return 0;
 }
 
-static int export_graph(const struct export_args *a, struct crystal_error *err)
+static int export_graph(struct export_args *a, struct crystal_error *err)
 {
     struct crystal_graph *g = crystal_graph_open(a->graph, err);
     struct crystal_profile *profile = NULL;
@@ -124,8 +125,10 @@ static int export_graph(const struct export_args *a, struct crystal_error *err)
         return -EINVAL;
     }
     code = crystal_predict_init(&p, g, profile, err);
-    if (!code)
+    if (!code) {
         code = ranks_of(a, g, &lranks, &count, err);
+        a->is_usage = code && code != -ENOMEM; /* the list */
+    }
     if (!code)
         code = a->chakra ? chakra(a->chakra, &p, lranks, count, err)
                          : perfetto(a->perfetto, &p, lranks, count, err);
@@ -170,7 +173,7 @@ int crystal_graph_export_verb(int argc, char **argv)
     a.graph = argv[optind];
     if (export_graph(&a, &err)) {
         crystal_log(CRYSTAL_LOG_ERROR, "graph", "%s", crystal_error_text(&err));
-        return CRYSTAL_EXIT_STAGE;
+        return a.is_usage ? CRYSTAL_EXIT_USAGE : CRYSTAL_EXIT_STAGE;
     }
     return 0;
 }

@@ -172,6 +172,10 @@ refuses "a sweep without an end" 2 \
     predict job.graph --sweep=bandwidth="$many" --sweep=node-bandwidth="$many" \
     --sweep=latency="$(printf '%sus,' {1..49})50us"
 
+refuses "ranks that are none, to export" 2 \
+    "crystal: graph: rank list '99' names ranks beyond 15" \
+    graph export --chakra=et --ranks=99 job.graph
+
 # --- layout ---
 refuses "bad GPUs" 2 \
     "crystal: layout: --gpus-per-node: 'x' is no whole number from 1 to 4294967295" \
