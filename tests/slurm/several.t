@@ -56,11 +56,13 @@ sentences() {
     grep -E '^crystal: (emulate|agent|coordinator): ' <<<"$err" |
         grep -cvE ' of 16 ranks$|keeps others waiting'
 }
-run srun "${crystal[@]}" "${apart[@]}" -J two --crystal-stages=emulate "$exact" --fail exit --fail-rank 13
+run env EXACT_FAIL="13 exit" srun "${crystal[@]}" "${apart[@]}" -J two --crystal-stages=emulate "$exact"
 is "a rank of the second node exits: exit code" "$code" 7
+is "a rank of the second node exits: one sentence" "$(sentences)" 1
 nothing_left "a rank of the second node exits: nothing is left"
-run srun "${crystal[@]}" "${apart[@]}" -J two --crystal-stages=emulate "$exact" --fail kill --fail-rank 2
+run env EXACT_FAIL="2 kill" srun "${crystal[@]}" "${apart[@]}" -J two --crystal-stages=emulate "$exact"
 is "a rank of the first node is killed: exit code" "$code" 137
+is "a rank of the first node is killed: one sentence" "$(sentences)" 1
 nothing_left "a rank of the first node is killed: nothing is left"
 
 agents() { # NODE: process ids of its agent
@@ -77,7 +79,7 @@ agents() { # NODE: process ids of its agent
     sleep 1
     kill -9 $(agents 1)
 } &
-run srun "${crystal[@]}" "${apart[@]}" -J two --crystal-stages=emulate "$exact" --fail hang --fail-rank 14
+run env EXACT_FAIL="14 hang" srun "${crystal[@]}" "${apart[@]}" -J two --crystal-stages=emulate "$exact"
 wait $!
 matches "an agent is killed: exit code" "$code" '^[1-9][0-9]*$'
 is "an agent is killed: one sentence" "$(sentences)" 1
