@@ -22,6 +22,7 @@
 #include "runtime/nccl_abi.h"
 
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stdint.h>
 
 #define CRYSTAL_BOARD_MAGIC   "CRYBOARD"
@@ -115,7 +116,8 @@ struct crystal_board_comm {
     uint64_t rings_offset; /* LISTED: uint32_t crank[ring_count][nranks] by place in the
                               ring, whose place 0 is crank 0 */
     uint32_t ring_count;   /* channel c has ring c % ring_count */
-    uint32_t zero;
+    uint32_t alone; /* 1: each member is a node of its own, whatever its target node
+                       (hostccl's ranks, or NCCL_HOSTID); told with the rings */
     char name[CRYSTAL_BOARD_NAME]; /* store key of the id, zero-terminated */
 };
 
@@ -209,10 +211,10 @@ void crystal_board_comm_channels(struct crystal_board *board, uint64_t comm_id,
                                  uint32_t graph_channels);
 /* Agent: its members will tell in which order their rings go; nobody uses them before
  * crystal_board_comm_rings: ranks = crank[ring_count][nranks] as above, ring_count 0
- * for rank order. Thread-safe within the agent. */
+ * for rank order; alone as above. Thread-safe within the agent. */
 void crystal_board_comm_await_rings(struct crystal_board *board, uint64_t comm_id);
 int crystal_board_comm_rings(struct crystal_board *board, uint64_t comm_id,
-                             uint32_t ring_count, const uint32_t *ranks,
+                             uint32_t ring_count, const uint32_t *ranks, bool alone,
                              struct crystal_error *err);
 /* Where the rings are LISTED: cranks by place of the ring of this channel; NULL where
  * that is broken. */

@@ -42,7 +42,7 @@ static int rings_put(struct crystal_board *board, struct crystal_board_comm *com
 }
 
 int crystal_board_comm_rings(struct crystal_board *board, uint64_t comm_id,
-                             uint32_t ring_count, const uint32_t *ranks,
+                             uint32_t ring_count, const uint32_t *ranks, bool alone,
                              struct crystal_error *err)
 {
     struct crystal_board_comm *comm = crystal_board_comm_find(board, comm_id);
@@ -56,6 +56,7 @@ int crystal_board_comm_rings(struct crystal_board *board, uint64_t comm_id,
         code = rings_put(board, comm, ring_count, ranks, err);
         (void)pthread_mutex_unlock(&board->add_lock);
     }
+    comm->alone = alone;
     if (!code)
         atomic_store_explicit(&comm->rings,
                               ring_count ? CRYSTAL_BOARD_RINGS_LISTED

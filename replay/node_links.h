@@ -40,11 +40,12 @@ struct crystal_link_who {
     uint64_t host;  /* equal where the network is the same */
 };
 
-/* Of a communicator, from its owner: channels of its trees (0: not known), and in which
- * order its rings go through the members; ring_count x nranks cranks (u32) follow. */
+/* Of a communicator, from its owner: channels of its trees (0: not known), whether its
+ * members are alone on their nodes, and in which order its rings go through them;
+ * ring_count x nranks cranks (u32) follow. */
 struct crystal_link_rings {
     uint64_t comm_id;
-    uint32_t graph_channels, ring_count, nranks, zero;
+    uint32_t graph_channels, ring_count, nranks, alone;
 };
 
 struct crystal_links;

@@ -272,7 +272,7 @@ void proxy_relay_closed(struct proxy_conn *conn);
 
 /* Puts the order of the rings on this node's board and on those of the others. */
 int proxy_relay_rings(struct proxy_comm *comm, uint32_t ring_count,
-                      const uint32_t *ranks, struct crystal_error *err);
+                      const uint32_t *ranks, bool alone, struct crystal_error *err);
 
 /* --- proxy_gather.c --- */
 

@@ -85,12 +85,13 @@ void proxy_relay_closed(struct proxy_conn *conn)
 /* --- rings --- */
 
 static int tell_rings(const struct proxy_comm *comm, uint32_t ring_count,
-                      const uint32_t *ranks, struct crystal_error *err)
+                      const uint32_t *ranks, bool alone, struct crystal_error *err)
 {
     struct crystal_link_rings head = {.comm_id = comm->comm_id,
                                       .graph_channels = comm->graph_channels,
                                       .ring_count = ring_count,
-                                      .nranks = comm->nranks};
+                                      .nranks = comm->nranks,
+                                      .alone = alone};
     const size_t bytes = sizeof *ranks * (size_t)ring_count * comm->nranks;
     uint8_t *body = malloc(sizeof head + bytes);
 
@@ -106,13 +107,13 @@ static int tell_rings(const struct proxy_comm *comm, uint32_t ring_count,
 }
 
 int proxy_relay_rings(struct proxy_comm *comm, uint32_t ring_count,
-                      const uint32_t *ranks, struct crystal_error *err)
+                      const uint32_t *ranks, bool alone, struct crystal_error *err)
 {
-    int code = comm->proxy->links ? tell_rings(comm, ring_count, ranks, err) : 0;
+    int code = comm->proxy->links ? tell_rings(comm, ring_count, ranks, alone, err) : 0;
 
     return code ? code
                 : crystal_board_comm_rings(comm->proxy->board, comm->comm_id,
-                                           ring_count, ranks, err);
+                                           ring_count, ranks, alone, err);
 }
 
 int crystal_proxy_rings(struct crystal_board *board, const void *body, uint32_t bytes)
@@ -138,5 +139,6 @@ int crystal_proxy_rings(struct crystal_board *board, const void *body, uint32_t 
             return -EBADMSG;
     if (head.graph_channels)
         crystal_board_comm_channels(board, head.comm_id, head.graph_channels);
-    return crystal_board_comm_rings(board, head.comm_id, head.ring_count, ranks, NULL);
+    return crystal_board_comm_rings(board, head.comm_id, head.ring_count, ranks,
+                                    head.alone != 0, NULL);
 }

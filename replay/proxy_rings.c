@@ -153,7 +153,7 @@ static void publish(struct rings *r, uint32_t *scratch)
                 c);
             return;
         }
-    if (proxy_relay_rings(r->comm, count_rings(r), r->ranks, &err))
+    if (proxy_relay_rings(r->comm, count_rings(r), r->ranks, r->nodes == r->n, &err))
         proxy_comm_fail(r->comm, "%s", err.text);
 }
 
@@ -194,6 +194,6 @@ void proxy_rings_learn(struct proxy_comm *comm, const struct proxy_gather *gathe
         return;
     if (comm->graph_channels && !is_sparse(comm))
         rings_find(&r, gather);
-    else if (proxy_relay_rings(comm, 0, NULL, &err))
+    else if (proxy_relay_rings(comm, 0, NULL, is_sparse(comm), &err))
         proxy_comm_fail(comm, "%s", err.text);
 }

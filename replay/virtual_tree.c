@@ -133,7 +133,8 @@ struct crystal_trees *crystal_trees_create(struct crystal_net_comm *comm,
     struct crystal_board *board = comm->module->board;
     const struct crystal_board_header *head = crystal_board_header(board);
     struct crystal_trees *t = calloc(1, sizeof *t);
-    uint32_t per_node = head->ranks_per_node ? head->ranks_per_node : 1;
+    uint32_t per_node =
+        entry->alone || !head->ranks_per_node ? 1 : head->ranks_per_node;
 
     if (!t)
         goto err_memory;

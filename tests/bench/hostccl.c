@@ -54,7 +54,7 @@ int main(void)
 
     (void)setenv("CRYSTAL_BUILDDIR", ".", 0);
     (void)setenv(CRYSTAL_ENV_LRANK, "4097", 1);
-    if (server_start(&server, N, "4097"))
+    if (server_start(&server, N, 1, "4097"))
         return 1;
     world = server.world;
     failed = ranks_run(1, set_up);

@@ -28,17 +28,19 @@ static inline int server_line(struct server *s, char *line, size_t bytes,
     return -1;
 }
 
-/* n logical ranks, `real` of them real; sets CRYSTAL_BOARD. 0 or -1. */
-static inline int server_start(struct server *s, int n, const char *real)
+/* n logical ranks, per_node on a target node, `real` of them real; sets CRYSTAL_BOARD.
+ * 0 or -1. */
+static inline int server_start(struct server *s, int n, int per_node, const char *real)
 {
     static char line[4096];
     const char *build = getenv("CRYSTAL_BUILDDIR");
-    char path[4096], count[16];
+    char path[4096], count[16], node[16];
     int in[2], out[2];
 
     (void)snprintf(path, sizeof path, "%s/tests/programs/nodeserver",
                    build ? build : ".");
     (void)snprintf(count, sizeof count, "%d", n);
+    (void)snprintf(node, sizeof node, "%d", per_node);
     fflush(stdout);
     if (pipe(in) || pipe(out) || (s->pid = fork()) < 0)
         return -1;
@@ -47,7 +49,7 @@ static inline int server_start(struct server *s, int n, const char *real)
         (void)dup2(out[1], 1);
         close(in[1]);
         close(out[0]);
-        execl(path, "nodeserver", "-n", count, "-r", real, (char *)NULL);
+        execl(path, "nodeserver", "-n", count, "-g", node, "-r", real, (char *)NULL);
         _exit(127);
     }
     close(in[0]);

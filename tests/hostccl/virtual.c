@@ -175,7 +175,7 @@ static void work(int rank, int n)
     RANK_CHECK(ncclCommDestroy(comm) == ncclSuccess);
 }
 
-static void run_world(int n, const char *list)
+static void run_nodes(int n, int per_node, const char *list)
 {
     struct server server;
     char *copy = strdup(list), *rest = copy, *word;
@@ -185,13 +185,18 @@ static void run_world(int n, const char *list)
     while ((word = strtok_r(rest, ",", &rest)))
         world.reals[world.real_count++] = atoi(word);
     free(copy);
-    if (server_start(&server, n, list)) {
+    if (server_start(&server, n, per_node, list)) {
         CHECK(!"nodeserver");
         return;
     }
     world.id = server.world;
     CHECK_EQ(ranks_run(world.real_count, work), 0);
     CHECK_EQ(server_stop(&server), 0);
+}
+
+static void run_world(int n, const char *list)
+{
+    run_nodes(n, 1, list);
 }
 
 /* One waits for a peer that never sends, the other for one who never comes; then the
@@ -236,7 +241,7 @@ static void ends_when_the_job_is_stopped(void)
     world.real_count = 2;
     world.reals[0] = 1;
     world.reals[1] = 2;
-    if (server_start(&server, 4, "1,2")) {
+    if (server_start(&server, 4, 1, "1,2")) {
         CHECK(!"nodeserver");
         return;
     }
@@ -260,6 +265,7 @@ static void one_of_many(void)
 static void a_node_of_many(void)
 {
     run_world(16, "4,5,6,7");
+    run_nodes(16, 4, "4,5,6,7");
     run_world(9, "0,1,2");
 }
 
@@ -274,6 +280,7 @@ static void over_the_tree(void)
     run_world(2, "1");
     run_world(13, "6");
     run_world(16, "4,5,6,7");
+    run_nodes(16, 4, "4,5,6,7"); /* hostccl's ranks are alone on theirs all the same */
     (void)unsetenv("NCCL_ALGO");
 }
 

@@ -235,6 +235,7 @@ static void board_places(void)
         PLACE(crystal_board_comm, rings, 68),
         PLACE(crystal_board_comm, rings_offset, 72),
         PLACE(crystal_board_comm, ring_count, 80),
+        PLACE(crystal_board_comm, alone, 84),
         PLACE(crystal_board_comm, name, 88),
         SIZE(crystal_board_cell, 16),
         PLACE(crystal_board_cell, arrive_ns, 0),

@@ -334,7 +334,7 @@ static struct crystal_board *board_make(const struct pattern *p)
         order_of(p, orders);
         for (int r = 0; r < p->nranks; r++)
             orders[p->nranks + r] = (uint32_t)r;
-        CHECK_EQ(crystal_board_comm_rings(board, COMM, 2, orders, &err), 0);
+        CHECK_EQ(crystal_board_comm_rings(board, COMM, 2, orders, false, &err), 0);
     }
     return board;
 }
