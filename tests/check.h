@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 static int check_count, check_failed_count;
@@ -66,6 +67,68 @@ static bool check_ok;
         printf("%s %d - %s\n", check_ok ? "ok" : "not ok", check_count, #function); \
         fflush(stdout);                                                             \
     } while (0)
+
+/* Functions that mostly wait, each in a process of its own, all at once; told in order.
+ * One that ends its process in any other way has failed. Nothing of the caller's is
+ * changed. */
+struct check_case {
+    const char *name;
+    void (*run)(void);
+};
+
+#define CHECK_CASE(function) \
+    {                        \
+#function, function  \
+    }
+
+static inline pid_t check_start(const struct check_case *run, int out)
+{
+    pid_t pid;
+
+    fflush(stdout);
+    pid = fork();
+    if (pid == 0) {
+        (void)dup2(out, STDOUT_FILENO);
+        check_ok = true;
+        run->run();
+        exit(check_ok ? 0 : 1);
+    }
+    return pid;
+}
+
+static inline void check_tell(const struct check_case *run, pid_t pid, FILE *out)
+{
+    char text[4096];
+    int status = -1;
+    size_t count;
+
+    (void)waitpid(pid, &status, 0);
+    rewind(out);
+    while ((count = fread(text, 1, sizeof text, out)) > 0)
+        (void)fwrite(text, 1, count, stdout);
+    (void)fclose(out);
+    check_count++;
+    if (status != 0)
+        check_failed_count++;
+    printf("%s %d - %s\n", status == 0 ? "ok" : "not ok", check_count, run->name);
+}
+
+static inline void check_together(const struct check_case *cases, size_t count)
+{
+    FILE *outs[16];
+    pid_t pids[16];
+
+    for (size_t i = 0; i < count; i++) {
+        outs[i] = i < 16 ? tmpfile() : NULL;
+        pids[i] = outs[i] ? check_start(&cases[i], fileno(outs[i])) : -1;
+        if (pids[i] < 0) {
+            printf("Bail out! cannot start %s\n", cases[i].name);
+            exit(1);
+        }
+    }
+    for (size_t i = 0; i < count; i++)
+        check_tell(&cases[i], pids[i], outs[i]);
+}
 
 static inline void check_begin(void)
 {

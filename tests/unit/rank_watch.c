@@ -12,7 +12,9 @@
 
 #define COMM 77
 
-static char directory[] = "/tmp/crystal-watch.XXXXXX";
+#define DIRECTORY "/tmp/crystal-watch.XXXXXX"
+
+static char directory[] = DIRECTORY;
 static uint32_t sandbox[] = {0, 1};
 static const struct crystal_layout layout = {
     .lrank_count = 4, .sandbox = sandbox, .sandbox_count = 2};
@@ -85,6 +87,11 @@ static void begin(enum crystal_board_mode mode)
                                           .comm_capacity = 4};
     struct crystal_error err = {0};
 
+    memcpy(directory, DIRECTORY, sizeof directory);
+    if (!mkdtemp(directory)) {
+        printf("Bail out! no directory\n");
+        exit(1);
+    }
     roll = crystal_roll_create(directory, &err);
     board = crystal_board_create(&config, &err);
     if (!roll || !board ||
@@ -109,6 +116,7 @@ static void end(void)
     crystal_roll_destroy(roll);
     snprintf(path, sizeof path, "%s/roll", directory);
     unlink(path);
+    rmdir(directory);
 }
 
 /* Rank 0 has arrived at operation 0, rank 1 has where at_ns is not 0. */
@@ -284,21 +292,22 @@ static void two_processes_as_one_rank(void)
 
 int main(int argc, char **argv)
 {
+    static const struct check_case cases[] = {
+        CHECK_CASE(who_ended_and_had_not_arrived),
+        CHECK_CASE(who_ended_after_it_arrived),
+        CHECK_CASE(whose_process_is_followed_by_another),
+        CHECK_CASE(who_ended_in_a_plan),
+        CHECK_CASE(who_ended_without_joining),
+        CHECK_CASE(who_cannot_be_seen),
+        CHECK_CASE(who_sleeps_is_told_once),
+        CHECK_CASE(nobody_waits),
+        CHECK_CASE(two_processes_as_one_rank),
+    };
+
     if (argc == 4)
         return rank_main(argv);
     check_begin();
     alarm(180); /* it mostly waits */
-    if (!mkdtemp(directory))
-        return 1;
-    CHECK_RUN(who_ended_and_had_not_arrived);
-    CHECK_RUN(who_ended_after_it_arrived);
-    CHECK_RUN(whose_process_is_followed_by_another);
-    CHECK_RUN(who_ended_in_a_plan);
-    CHECK_RUN(who_ended_without_joining);
-    CHECK_RUN(who_cannot_be_seen);
-    CHECK_RUN(who_sleeps_is_told_once);
-    CHECK_RUN(nobody_waits);
-    CHECK_RUN(two_processes_as_one_rank);
-    rmdir(directory);
+    check_together(cases, sizeof cases / sizeof *cases);
     return check_end();
 }
