@@ -22,11 +22,11 @@ bad() { # SENTENCE OPTION...
     is "$*: program not started" "$out" ""
 }
 n=--crystal-logical-ranks
-for value in x '' 0 -8 8x 8.5 99999999999999999999 1048577; do
+for value in x 0 -8 8x 8.5 99999999999999999999 1048577; do
     bad "layout: $n: '$value' is no whole number from 1 to 1048576" "$n=$value"
 done
 bad "layout: $n is missing; it says how many ranks the job has" --crystal-sandbox=0-7
-for value in x '' 0 -1 65 99999999999999999999; do
+for value in x 0 -1 65 99999999999999999999; do
     bad "layout: --crystal-ranks-per-node: '$value' is no whole number from 1 to 64" \
         $n=64 --crystal-ranks-per-node="$value"
 done
@@ -36,7 +36,7 @@ for value in 60-70 64 0-99999999999999999999; do
     bad "layout: --crystal-sandbox: rank list '$value' names ranks beyond 63" \
         $n=64 --crystal-sandbox="$value"
 done
-for value in a '' 8-3 0-,3 -1; do
+for value in a 8-3 0-,3 -1; do
     bad "layout: --crystal-sandbox: '$value' is no rank list such as 0-7,16" \
         $n=64 --crystal-sandbox="$value"
 done
@@ -46,7 +46,7 @@ run sbatch $n=64 --crystal-sandbox=0-15 --crystal-live=0-63 --wrap 'echo NEVER'
 is "sbatch: several sandbox nodes: exit code" "$code" 2
 bad "layout: --crystal-parallel: the product of 'tp=2,dp=8' is 16, not the 64 logical ranks" \
     $n=64 --crystal-parallel=tp=2,dp=8
-for value in tp '' tp=0,dp=64 tp=x tp=-2,dp=32 tp=99999999999999999999; do
+for value in tp tp=0,dp=64 tp=x tp=-2,dp=32 tp=99999999999999999999; do
     bad "layout: --crystal-parallel: '$value' is no parallel grid such as tp=2,pp=4,dp=8 (fastest first)" \
         $n=64 --crystal-parallel="$value"
 done
@@ -55,7 +55,7 @@ bad "layout: --crystal-parallel: grid 'tp=2,tp=32' gives a dimension twice" \
 bad "layout: --crystal-live: 'some' is neither replica nor all nor a list of ranks" $n=64 --crystal-live=some
 bad "layout: --crystal-live=replica needs the parallel grid; give --crystal-parallel or --crystal-live=all" \
     $n=64 --crystal-live=replica
-for value in x '' 0 -1 1000001; do
+for value in x 0 -1 1000001; do
     bad "layout: --crystal-iterations: '$value' is no whole number from 1 to 1000000" \
         $n=64 --crystal-live=all --crystal-iterations="$value"
 done
@@ -63,7 +63,11 @@ bad "layout: --crystal-payload: 'most' is neither control nor all" \
     $n=64 --crystal-live=all --crystal-payload=most
 bad "layout: --crystal-stages: 'guess' is none of capture, plan, emulate" \
     $n=64 --crystal-live=all --crystal-stages=capture,guess
-bad "layout: --crystal-stages: names no stage" $n=64 --crystal-live=all --crystal-stages=
+bad "layout: $n: is empty; give a value or leave it out" $n=
+for option in ranks-per-node sandbox parallel live iterations payload stages wire; do
+    bad "layout: --crystal-$option: is empty; give a value or leave it out" \
+        $n=64 --crystal-live=all "--crystal-$option="
+done
 bad "layout: --crystal-wire=real is not yet supported; use modelled" \
     $n=64 --crystal-live=all --crystal-wire=real
 bad "layout: --crystal-wire: 'pigeon' is neither modelled nor real" \

@@ -40,6 +40,7 @@ trap cleanup EXIT
 [ "$(id -u)" = 0 ] || skip "needs root"
 ip netns add "$a" 2>/dev/null && ip netns add "$b" 2>/dev/null || skip "no network namespaces"
 unshare -T --fork --monotonic 1000 true 2>/dev/null || skip "no time namespaces"
+in_ns "$a" true || skip "no way into a network namespace"
 ip link add "cr$$a" type veth peer name "cr$$b" || skip "no veth"
 ip link set "cr$$a" netns "$a" name wire && ip link set "cr$$b" netns "$b" name wire
 for host in "$a 1" "$b 2"; do
@@ -63,13 +64,16 @@ prepare() {
 }
 # Coordinator and agents, each on its host; their exit codes are in $codes.
 emulate() { # DURING PROGRAM-OPTION...
-    local during=$1 coord one two
+    local during=$1 coord one two i
     shift
     rm -f "$job/coord"
     in_ns "$a" "$scrystal" coord --job "$job" --host=alpha --allow=alpha,beta \
         >"$work/out.coord" 2>&1 &
     coord=$!
-    while [ ! -e "$job/coord" ]; do sleep 0.02; done
+    for ((i = 0; i < 500; i++)); do
+        [ -e "$job/coord" ] && break
+        sleep 0.02
+    done
     in_ns "$a" "$scrystal" agent --job "$job" --stage emulate --node 0 --nodes 2 -- \
         "$exact" "$@" >"$work/out.0" 2>&1 &
     one=$!
