@@ -8,6 +8,7 @@
 
 #include "capture/recorder.h"
 
+#include "runtime/clock.h"
 #include "runtime/process.h"
 
 #include <sys/syscall.h>
@@ -55,7 +56,7 @@ static const struct park_item *first_of(const struct park_mark *mark)
 /* A query has said "not yet". Lock held. */
 void park_polled(const struct park_mark *mark)
 {
-    uint64_t now_ns = recorder_absolute_ns();
+    uint64_t now_ns = crystal_now_ns();
     const struct park_item *item;
 
     if (!is_main_thread())

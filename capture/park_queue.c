@@ -8,6 +8,7 @@
 #include "capture/park_queue_state.h"
 
 #include "capture/recorder.h"
+#include "runtime/clock.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -151,10 +152,10 @@ int park_queue_issue(const struct park_op *ops, uint32_t count,
 
 void park_queue_drain(int timeout_ms)
 {
-    uint64_t until_ns = recorder_absolute_ns() + (uint64_t)timeout_ms * 1000000ULL;
+    uint64_t until_ns = crystal_now_ns() + (uint64_t)timeout_ms * 1000000ULL;
 
     park_queue_lock();
-    while (park_queue.held_count && recorder_absolute_ns() < until_ns) {
+    while (park_queue.held_count && crystal_now_ns() < until_ns) {
         park_items_reap();
         if (park_queue.held_count)
             park_items_pause(PARK_POLL_MIN_NS);

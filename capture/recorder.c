@@ -6,6 +6,7 @@
 
 #include "capture/recorder.h"
 
+#include "runtime/clock.h"
 #include "runtime/env.h"
 #include "runtime/log.h"
 
@@ -22,17 +23,9 @@
 static struct recorder recorder = {.lock = PTHREAD_MUTEX_INITIALIZER};
 static pthread_once_t recorder_once = PTHREAD_ONCE_INIT;
 
-uint64_t recorder_absolute_ns(void)
-{
-    struct timespec now;
-
-    (void)clock_gettime(CLOCK_MONOTONIC, &now); /* cannot fail with this clock */
-    return (uint64_t)now.tv_sec * 1000000000ULL + (uint64_t)now.tv_nsec;
-}
-
 uint64_t recorder_now_ns(const struct recorder *r)
 {
-    return recorder_absolute_ns() - r->start_ns;
+    return crystal_now_ns() - r->start_ns;
 }
 
 /* A number of the environment below limit; fallback where it is unset or wrong. */
@@ -93,7 +86,7 @@ static void recorder_start(void)
     uint64_t fingerprint = env_number(CRYSTAL_ENV_FINGERPRINT, UINT64_MAX, 0);
     char path[4096];
 
-    r->start_ns = recorder_absolute_ns();
+    r->start_ns = crystal_now_ns();
     r->stream_count = 1;
     r->lrank = (uint32_t)env_number(CRYSTAL_ENV_LRANK, UINT32_MAX, UINT32_MAX);
     r->iterations = (uint32_t)env_number(CRYSTAL_ENV_ITERATIONS, UINT32_MAX, 0);

@@ -52,7 +52,6 @@ struct recorder *recorder_get(void);
 
 /* CLOCK_MONOTONIC ns since the trace began. */
 uint64_t recorder_now_ns(const struct recorder *r);
-uint64_t recorder_absolute_ns(void);
 
 /* Appends *op; returns its record index. */
 uint64_t recorder_append(struct recorder *r, const struct crystal_op *op);

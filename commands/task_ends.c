@@ -3,6 +3,7 @@
 
 #include "commands/task_ends.h"
 
+#include "runtime/clock.h"
 #include "runtime/infile.h"
 #include "runtime/launch.h"
 
@@ -13,7 +14,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 enum { GRACE_MS = 2000, CAUSE_MS = 5000, NOTICE_MS = 5000 };
@@ -22,10 +22,7 @@ extern char **environ;
 
 static uint64_t now_ms(void)
 {
-    struct timespec t;
-
-    (void)clock_gettime(CLOCK_MONOTONIC, &t); /* cannot fail for this clock */
-    return (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
+    return crystal_now_ns() / 1000000;
 }
 
 /* What the lines say. */

@@ -5,6 +5,7 @@
 #include "replay/calibrate.h"
 
 #include "replay/overhead.h"
+#include "runtime/clock.h"
 #include "runtime/crystal_stream.h"
 #include "runtime/env.h"
 #include "runtime/loop.h"

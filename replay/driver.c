@@ -10,25 +10,17 @@
 
 #include "replay/driver_internal.h"
 
+#include "runtime/clock.h"
 #include "runtime/log.h"
 
 #include <errno.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #define LOOKAHEAD_NS 1000000000U
 #define NAP_NS       50000000U    /* between looks when nobody rings */
 #define QUIET_NS     10000000000U /* nothing can happen any more, at the least */
-
-static uint64_t now(void)
-{
-    struct timespec t;
-
-    (void)clock_gettime(CLOCK_MONOTONIC, &t); /* cannot fail for this clock */
-    return (uint64_t)t.tv_sec * 1000000000U + (uint64_t)t.tv_nsec;
-}
 
 void dr_fail(struct crystal_driver *d, const struct crystal_error *err)
 {
@@ -68,7 +60,8 @@ void dr_start_at(struct crystal_driver *d, uint64_t job_ns)
     d->is_started = true;
     atomic_store(&d->head->timeline, CRYSTAL_BOARD_FOLLOWS);
     if (crystal_timeline_start(d->timeline, job_ns, &err) ||
-        crystal_timeline_advance(d->timeline, dr_job_ns(d, now()) + LOOKAHEAD_NS, &err))
+        crystal_timeline_advance(d->timeline,
+                                 dr_job_ns(d, crystal_now_ns()) + LOOKAHEAD_NS, &err))
         dr_fail(d, &err);
 }
 
@@ -93,7 +86,7 @@ void dr_start(struct crystal_driver *d, uint64_t now_ns)
 static void go_on(struct crystal_driver *d)
 {
     struct crystal_error err = {0};
-    uint64_t now_ns = now();
+    uint64_t now_ns = crystal_now_ns();
     bool is_new = false, is_newer;
 
     do {
@@ -116,7 +109,7 @@ static void *run(void *context)
     struct crystal_driver *d = context;
     uint32_t bell = 0;
 
-    d->news_ns = now();
+    d->news_ns = crystal_now_ns();
     while (!atomic_load(&d->stop) && !d->is_failed &&
            !atomic_load_explicit(&d->head->abort_flag, memory_order_acquire)) {
         go_on(d);

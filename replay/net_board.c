@@ -10,6 +10,7 @@
 #include "replay/net.h"
 #include "replay/run_writer.h"
 #include "replay/wait_list.h"
+#include "runtime/clock.h"
 
 #include <string.h>
 

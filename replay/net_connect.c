@@ -9,6 +9,7 @@
 #include "replay/net_address.h"
 #include "replay/net_connect.h"
 #include "replay/wait_list.h"
+#include "runtime/clock.h"
 #include "runtime/log.h"
 
 #include <errno.h>

@@ -6,6 +6,7 @@
 #include "replay/net_device.h"
 #include "replay/net_room.h"
 #include "replay/wait_list.h"
+#include "runtime/clock.h"
 
 #include <errno.h>
 #include <string.h>

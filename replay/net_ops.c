@@ -7,6 +7,7 @@
 #include "replay/net_ops.h"
 
 #include "replay/net.h"
+#include "runtime/clock.h"
 #include "runtime/log.h"
 
 #include <errno.h>

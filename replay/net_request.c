@@ -9,6 +9,7 @@
 #include "replay/net_rings.h"
 #include "replay/virtual_line.h"
 #include "replay/wait_list.h"
+#include "runtime/clock.h"
 #include "runtime/log.h"
 
 #include <errno.h>

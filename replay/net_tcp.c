@@ -13,6 +13,7 @@
 #include "replay/net.h"
 #include "replay/net_share.h"
 #include "replay/wait_list.h"
+#include "runtime/clock.h"
 
 #include <errno.h>
 #include <fcntl.h>

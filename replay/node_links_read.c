@@ -5,6 +5,7 @@
 #include "replay/node_links.h"
 
 #include "replay/node_links_internal.h"
+#include "runtime/clock.h"
 #include "runtime/listen.h"
 #include "runtime/log.h"
 

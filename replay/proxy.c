@@ -15,6 +15,7 @@
 #include "replay/node_links.h"
 #include "replay/proxy_internal.h"
 
+#include "runtime/clock.h"
 #include "runtime/log.h"
 
 #include <arpa/inet.h>
@@ -78,7 +79,7 @@ static void handshake(struct proxy_conn *conn)
     conn->proxy->new_count--;
     conn->comm = comm;
     if (!comm->begin_ns)
-        comm->begin_ns = proxy_now_ns();
+        comm->begin_ns = crystal_now_ns();
     switch (conn->port) {
     case PROXY_PORT_ROOT:
         conn->kind = PROXY_CONN_CHECKIN;

@@ -3,6 +3,7 @@
 #include "config.h"
 
 #include "replay/proxy_internal.h"
+#include "runtime/clock.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -12,16 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
-#include <time.h>
 #include <unistd.h>
-
-uint64_t proxy_now_ns(void)
-{
-    struct timespec t;
-
-    (void)clock_gettime(CLOCK_MONOTONIC, &t); /* cannot fail */
-    return (uint64_t)t.tv_sec * 1000000000U + (uint64_t)t.tv_nsec;
-}
 
 /* --- addresses --- */
 

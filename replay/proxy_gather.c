@@ -17,6 +17,7 @@
 #include "config.h"
 
 #include "replay/proxy_internal.h"
+#include "runtime/clock.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -138,7 +139,7 @@ static void retire(struct proxy_comm *comm)
             done = link->out_gather;
     }
     if (done >= PROXY_GATHER_KINDS && !comm->setup_ns)
-        comm->setup_ns = proxy_now_ns() - comm->begin_ns;
+        comm->setup_ns = crystal_now_ns() - comm->begin_ns;
     while (comm->gathers && comm->gathers->index < done) {
         struct proxy_gather *gather = comm->gathers;
 
@@ -328,7 +329,7 @@ void proxy_link_open(struct proxy_comm *comm, struct proxy_link *link,
     conn->link = link;
     link->conn = conn;
     if (!comm->begin_ns)
-        comm->begin_ns = proxy_now_ns();
+        comm->begin_ns = crystal_now_ns();
 }
 
 void proxy_link_eof(struct proxy_conn *conn)

@@ -218,7 +218,6 @@ void proxy_conn_read(struct proxy_conn *conn);
 void proxy_conn_broke(struct proxy_conn *conn, int code);
 /* Closes one that is not what it should be. */
 void proxy_conn_drop(struct proxy_conn *conn);
-uint64_t proxy_now_ns(void);
 
 /* --- proxy.c --- */
 

@@ -17,6 +17,7 @@
 #include "config.h"
 
 #include "replay/proxy_internal.h"
+#include "runtime/clock.h"
 
 #include <string.h>
 
@@ -329,7 +330,7 @@ static bool check_in(struct proxy_comm *comm, uint32_t index, uint32_t place)
 void proxy_root_pump(struct proxy_comm *comm)
 {
     if (!comm->begin_ns)
-        comm->begin_ns = proxy_now_ns();
+        comm->begin_ns = crystal_now_ns();
     for (uint32_t i = 0; i < comm->root_count; i++) {
         struct proxy_root *root = &comm->roots[i];
 

@@ -14,7 +14,7 @@
 
 #include "replay/rank_watch.h"
 
-#include "replay/wire.h"
+#include "runtime/clock.h"
 #include "runtime/coord.h"
 #include "runtime/env.h"
 #include "runtime/process.h"

@@ -4,12 +4,13 @@
 
 #include "replay/roll.h"
 
+#include "runtime/clock.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 #define RECORDS_MAX  (1U << 20) /* what one agent keeps; later ones are left */
@@ -28,14 +29,6 @@ static int roll_path(const char *directory, char *out, size_t out_bytes)
                : -ENAMETOOLONG;
 }
 
-static uint64_t now_ns(void)
-{
-    struct timespec t;
-
-    (void)clock_gettime(CLOCK_MONOTONIC, &t); /* cannot fail for this clock */
-    return (uint64_t)t.tv_sec * 1000000000U + (uint64_t)t.tv_nsec;
-}
-
 void crystal_roll_write(const char *directory, enum crystal_roll_kind kind,
                         uint32_t lrank, uint64_t comm_id, uint32_t crank)
 {
@@ -45,7 +38,7 @@ void crystal_roll_write(const char *directory, enum crystal_roll_kind kind,
                                                .pid = (uint32_t)getpid(),
                                                .comm_id = comm_id,
                                                .crank = crank,
-                                               .time_ns = now_ns()};
+                                               .time_ns = crystal_now_ns()};
     char path[4096];
     int fd;
 

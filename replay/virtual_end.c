@@ -15,6 +15,7 @@
 #include "replay/virtual_pat.h"
 #include "replay/virtual_tree.h"
 #include "replay/wait_list.h"
+#include "runtime/clock.h"
 
 #include <errno.h>
 #include <stdlib.h>

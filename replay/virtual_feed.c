@@ -8,6 +8,7 @@
 #include "replay/net_rings.h"
 #include "replay/node_places.h"
 #include "replay/virtual_line.h"
+#include "runtime/clock.h"
 #include "runtime/log.h"
 
 #include <errno.h>

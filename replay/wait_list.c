@@ -8,6 +8,7 @@
 #include "replay/wait_list.h"
 
 #include "replay/wire.h"
+#include "runtime/clock.h"
 
 #include <stdatomic.h>
 #include <stddef.h>

@@ -11,7 +11,6 @@
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdint.h>
-#include <time.h>
 
 struct crystal_wire {
     uint64_t bytes_per_s;
@@ -52,14 +51,5 @@ static inline int crystal_wire_is_paced(const struct crystal_wire *wire)
 
 /* Queues a message that is ready at now_ns; returns when its first byte leaves. */
 uint64_t crystal_nic_take(struct crystal_nic *nic, uint64_t now_ns, uint64_t occupy_ns);
-
-/* CLOCK_MONOTONIC in ns. */
-static inline uint64_t crystal_now_ns(void)
-{
-    struct timespec now;
-
-    (void)clock_gettime(CLOCK_MONOTONIC, &now); /* cannot fail for this clock */
-    return (uint64_t)now.tv_sec * 1000000000U + (uint64_t)now.tv_nsec;
-}
 
 #endif

@@ -13,6 +13,7 @@
  */
 #include "config.h"
 
+#include "runtime/clock.h"
 #include "runtime/coord_state.h"
 
 #include "runtime/log.h"

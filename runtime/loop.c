@@ -3,10 +3,11 @@
 
 #include "runtime/loop.h"
 
+#include "runtime/clock.h"
+
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 #define BATCH 64
@@ -19,14 +20,6 @@ struct crystal_loop {
     struct epoll_event ready[BATCH];
     struct crystal_timer *timers;
 };
-
-uint64_t crystal_now_ns(void)
-{
-    struct timespec t;
-
-    (void)clock_gettime(CLOCK_MONOTONIC, &t); /* cannot fail for this clock */
-    return (uint64_t)t.tv_sec * 1000000000U + (uint64_t)t.tv_nsec;
-}
 
 struct crystal_loop *crystal_loop_create(struct crystal_error *err)
 {

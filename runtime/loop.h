@@ -51,6 +51,4 @@ void crystal_loop_quit(struct crystal_loop *loop);
 int crystal_loop_step(struct crystal_loop *loop, int timeout_ms,
                       struct crystal_error *err);
 
-uint64_t crystal_now_ns(void); /* CLOCK_MONOTONIC */
-
 #endif

@@ -8,6 +8,7 @@
  */
 #include "config.h"
 
+#include "runtime/clock.h"
 #include "runtime/store_state.h"
 
 #include "runtime/log.h"

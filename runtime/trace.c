@@ -8,6 +8,7 @@
  */
 #include "config.h"
 
+#include "runtime/clock.h"
 #include "runtime/trace.h"
 
 #include "runtime/blockfile.h"
@@ -15,7 +16,6 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 #define FLUSH_NS 200000000ULL
@@ -36,7 +36,6 @@ struct crystal_trace_writer *crystal_trace_create(const char *path, uint64_t lra
 {
     struct crystal_trace_writer *w = calloc(1, sizeof *w);
     struct crystal_op start = {.kind = CRYSTAL_OP_START};
-    struct timespec now;
 
     if (!w) {
         (void)crystal_error_set(err, ENOMEM, "%s: out of memory", path);
@@ -47,8 +46,7 @@ struct crystal_trace_writer *crystal_trace_create(const char *path, uint64_t lra
         free(w);
         return NULL;
     }
-    (void)clock_gettime(CLOCK_MONOTONIC, &now); /* cannot fail with this clock */
-    w->start_ns = (uint64_t)now.tv_sec * 1000000000ULL + (uint64_t)now.tv_nsec;
+    w->start_ns = crystal_now_ns();
     start.value = w->start_ns;
     start.aux = (uint32_t)getpid();
     crystal_block_append(w->blocks, &start);

@@ -11,6 +11,7 @@
  */
 #include "config.h"
 
+#include "runtime/clock.h"
 #include "spank/exit_code.h"
 #include "spank/local.h"
 #include "spank/options.h"
@@ -39,14 +40,6 @@ static struct {
     time_t start_time;
     uint64_t hooks_ns; /* time spent in our hooks */
 } ctx;
-
-static uint64_t now_ns(void)
-{
-    struct timespec t;
-
-    (void)clock_gettime(CLOCK_MONOTONIC, &t); /* cannot fail for this clock */
-    return (uint64_t)t.tv_sec * 1000000000 + (uint64_t)t.tv_nsec;
-}
 
 /* CRYSTAL_SPANK_TIME asks what our hooks cost (see tests/bench/spank). */
 static void tell_time(bool wanted, const char *where)
@@ -142,7 +135,7 @@ static void take_pids(void)
 int slurm_spank_init(spank_t spank, int argc, char **argv)
 {
     spank_context_t context = spank_context();
-    uint64_t start_ns = now_ns();
+    uint64_t start_ns = crystal_now_ns();
     int rc = 0;
 
     if (context != S_CTX_LOCAL && context != S_CTX_ALLOCATOR && context != S_CTX_REMOTE)
@@ -155,7 +148,7 @@ int slurm_spank_init(spank_t spank, int argc, char **argv)
         rc =
             register_options(spank, context == S_CTX_REMOTE ||
                                         (context == S_CTX_LOCAL && is_internal_step()));
-    ctx.hooks_ns += now_ns() - start_ns;
+    ctx.hooks_ns += crystal_now_ns() - start_ns;
     return rc;
 }
 
@@ -168,7 +161,7 @@ int slurm_spank_init_post_opt(spank_t spank, int argc, char **argv)
         .scrystal = ctx.scrystal,
         .salloc = ctx.pids.salloc,
     };
-    uint64_t start_ns = now_ns();
+    uint64_t start_ns = crystal_now_ns();
     int code = CRYSTAL_LOCAL_GO_ON;
 
     (void)spank;
@@ -184,7 +177,7 @@ int slurm_spank_init_post_opt(spank_t spank, int argc, char **argv)
     }
     if (code != CRYSTAL_LOCAL_GO_ON)
         exit(code);
-    ctx.hooks_ns += now_ns() - start_ns;
+    ctx.hooks_ns += crystal_now_ns() - start_ns;
     return 0;
 }
 
@@ -204,7 +197,7 @@ int slurm_spank_task_init(spank_t spank, int argc, char **argv)
 {
     const char *stage = ctx.options.value[CRYSTAL_OPTION_STAGE];
     struct crystal_error err = {0};
-    uint64_t start_ns = now_ns();
+    uint64_t start_ns = crystal_now_ns();
     char wanted[8];
     int rc = 0;
 
@@ -223,7 +216,7 @@ int slurm_spank_task_init(spank_t spank, int argc, char **argv)
         rc = crystal_task_enter(&ctx.options, node, (uint32_t)task, task_setenv, spank,
                                 &err);
     }
-    ctx.hooks_ns += now_ns() - start_ns;
+    ctx.hooks_ns += crystal_now_ns() - start_ns;
     if (rc == 0) {
         tell_time(spank_getenv(spank, "CRYSTAL_SPANK_TIME", wanted, sizeof wanted) ==
                       ESPANK_SUCCESS,

@@ -3,6 +3,8 @@
 
 #include "spank/process.h"
 
+#include "runtime/clock.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -22,10 +24,7 @@ static const int ending_signals[] = {SIGINT,  SIGTERM, SIGHUP,
 
 uint64_t crystal_process_now_ms(void)
 {
-    struct timespec t;
-
-    (void)clock_gettime(CLOCK_MONOTONIC, &t); /* cannot fail for this clock */
-    return (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
+    return crystal_now_ns() / 1000000;
 }
 
 const char *crystal_process_self(char *out, size_t out_bytes)

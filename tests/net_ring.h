@@ -5,6 +5,7 @@
 #define CRYSTAL_TESTS_NET_RING_H
 
 #include "replay/net_handle.h"
+#include "runtime/clock.h"
 #include "runtime/ring_schedule.h"
 
 #include "tests/net_harness.h"

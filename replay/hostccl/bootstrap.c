@@ -8,6 +8,7 @@
 #include "replay/hostccl/gather.h"
 #include "replay/hostccl/service.h"
 #include "replay/hostccl/socket.h"
+#include "runtime/clock.h"
 #include "runtime/loop.h"
 
 #include <errno.h>

@@ -7,6 +7,7 @@
 #include "replay/hostccl/fork.h"
 #include "replay/hostccl/plugin.h"
 #include "replay/hostccl/service.h"
+#include "runtime/clock.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -76,14 +77,6 @@ static struct {
 } engine = {.lock = PTHREAD_MUTEX_INITIALIZER,
             .role = PTHREAD_COND_INITIALIZER,
             .news = PTHREAD_COND_INITIALIZER};
-
-static uint64_t now_ns(void)
-{
-    struct timespec now;
-
-    (void)clock_gettime(CLOCK_MONOTONIC, &now); /* cannot fail with this clock */
-    return (uint64_t)now.tv_sec * 1000000000U + (uint64_t)now.tv_nsec;
-}
 
 void hostccl_lock(void)
 {
@@ -318,7 +311,7 @@ void hostccl_engine_push(struct hostccl_item *item)
  * (0: it did in the one before). */
 static void pause_briefly(int said, uint64_t *since_ns)
 {
-    uint64_t now = now_ns();
+    uint64_t now = crystal_now_ns();
 
     if (!*since_ns)
         *since_ns = now;
@@ -332,7 +325,7 @@ static void pause_briefly(int said, uint64_t *since_ns)
 /* Lock held: nothing moved since since_ns, now something has. */
 static void end_pause(uint64_t since_ns)
 {
-    uint64_t ns = now_ns() - since_ns;
+    uint64_t ns = crystal_now_ns() - since_ns;
 
     if (ns > LONG_PAUSE_NS)
         ns = LONG_PAUSE_NS;
@@ -379,7 +372,7 @@ void hostccl_wait_until(const uint64_t *value, uint64_t until)
 {
     if (hostccl_fork_is_child())
         return;
-    if (engine.submit_ns && now_ns() - engine.submit_ns < SOON_NS)
+    if (engine.submit_ns && crystal_now_ns() - engine.submit_ns < SOON_NS)
         engine.do_callers_wait = true;
     engine.submit_ns = 0;
     if (*value >= until)
@@ -410,7 +403,7 @@ static void drive(void)
 /* Lock held: on the role's condition, whose clock is monotonic. */
 static void sleep_for(uint64_t ns)
 {
-    uint64_t at_ns = now_ns() + ns;
+    uint64_t at_ns = crystal_now_ns() + ns;
     struct timespec at = {.tv_sec = (time_t)(at_ns / 1000000000U),
                           .tv_nsec = (long)(at_ns % 1000000000U)};
 
@@ -447,14 +440,15 @@ static void stand_by(void)
 static void drain(void)
 {
     const struct hostccl_plugin *plugin = hostccl_plugin_loaded();
-    uint64_t begin_ns = now_ns();
+    uint64_t begin_ns = crystal_now_ns();
 
-    while (engine.is_driven && now_ns() - begin_ns < EXIT_ROLE_NS)
+    while (engine.is_driven && crystal_now_ns() - begin_ns < EXIT_ROLE_NS)
         sleep_for(EXIT_ROLE_NS);
     if (engine.is_driven)
         return;
     take_role();
-    while (hostccl_launches_are_sending() && now_ns() - begin_ns < EXIT_DRAIN_NS)
+    while (hostccl_launches_are_sending() &&
+           crystal_now_ns() - begin_ns < EXIT_DRAIN_NS)
         if (!(run_round(false) & HOSTCCL_MOVED) && plugin)
             plugin->wait(DRAIN_WAIT_NS);
     leave_role();
@@ -570,7 +564,7 @@ void hostccl_engine_submit(struct hostccl_launch *launches)
     }
     engine.submit_count++;
     if (!engine.do_callers_wait)
-        engine.submit_ns = now_ns();
+        engine.submit_ns = crystal_now_ns();
     if (engine.do_callers_wait && is_free())
         drive_briefly();
     else

@@ -9,6 +9,7 @@
 
 #include "replay/board.h"
 
+#include "runtime/clock.h"
 #include "tests/net_ring.h"
 
 #define ROUNDS 41

@@ -8,6 +8,7 @@
  */
 #include "config.h"
 
+#include "runtime/clock.h"
 #include "runtime/listen.h"
 #include "runtime/loop.h"
 #include "runtime/store.h"

@@ -7,6 +7,7 @@
 
 #include "replay/board.h"
 
+#include "runtime/clock.h"
 #include "tests/net_ring.h"
 
 #include <dlfcn.h>

@@ -1,6 +1,7 @@
 /* The plugin between two real ranks: contents, pacing, errors, waiting. */
 #include "config.h"
 
+#include "runtime/clock.h"
 #include "tests/net_harness.h"
 
 #include "replay/net_address.h"

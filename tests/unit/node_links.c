@@ -6,6 +6,7 @@
 
 #include "replay/node_clock.h"
 #include "replay/node_links.h"
+#include "runtime/clock.h"
 #include "runtime/loop.h"
 
 #include "tests/check.h"

@@ -9,6 +9,7 @@
 #include "replay/virtual_time.h"
 #include "runtime/blockfile.h"
 
+#include "runtime/clock.h"
 #include "tests/net_ring.h"
 
 #include <sys/mman.h>
