@@ -19,9 +19,9 @@
 #include "capture/park_queue_state.h"
 
 #include "capture/recorder.h"
+#include "runtime/thread.h"
 
 #include <errno.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <time.h>
 
@@ -217,19 +217,11 @@ static void *worker_main(void *unused)
 
 void park_items_watch(void)
 {
-    sigset_t all, before;
-    pthread_t thread;
-
     if (park_queue.has_worker)
         return;
-    (void)sigfillset(&all); /* the program's signals are for its own threads */
-    (void)pthread_sigmask(SIG_SETMASK, &all, &before);
     /* Without it, held operations are posted at the next call or wait. */
-    if (pthread_create(&thread, NULL, worker_main, NULL) == 0) {
-        (void)pthread_detach(thread);
+    if (crystal_thread_start(NULL, worker_main, NULL) == 0)
         park_queue.has_worker = 1;
-    }
-    (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
 }
 
 void park_item_wait(struct park_item *item)

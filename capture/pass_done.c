@@ -8,10 +8,10 @@
 #include "capture/pass_done.h"
 
 #include "capture/recorder.h"
+#include "runtime/thread.h"
 
 #include <errno.h>
 #include <linux/futex.h>
-#include <signal.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -147,8 +147,6 @@ struct pass_lane *pass_lane_create(const struct pass_done_library *library,
                                    ncclStream_t stream, struct crystal_error *err)
 {
     struct pass_lane *lane = aligned_alloc(CACHE_LINE, sizeof *lane);
-    sigset_t all, before;
-    pthread_t thread;
     int code = 0;
 
     if (!lane) {
@@ -165,16 +163,12 @@ struct pass_lane *pass_lane_create(const struct pass_done_library *library,
             lane_free(lane);
             return NULL;
         }
-    (void)sigfillset(&all); /* the program's signals are for its own threads */
-    (void)pthread_sigmask(SIG_SETMASK, &all, &before);
-    code = pthread_create(&thread, NULL, lane_main, lane);
-    (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
+    code = crystal_thread_start(NULL, lane_main, lane);
     if (code) {
         (void)crystal_error_set(err, code, "recorder: cannot start a thread");
         lane_free(lane);
         return NULL;
     }
-    (void)pthread_detach(thread);
     return lane;
 }
 

@@ -9,9 +9,9 @@
 #include "runtime/clock.h"
 #include "runtime/env.h"
 #include "runtime/log.h"
+#include "runtime/thread.h"
 
 #include <errno.h>
-#include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -67,15 +67,8 @@ static void *flusher_main(void *unused)
 
 static void start_flusher(void)
 {
-    sigset_t all, before;
-    pthread_t thread;
-
-    (void)sigfillset(&all); /* the program's signals are for its own threads */
-    (void)pthread_sigmask(SIG_SETMASK, &all, &before);
     /* Without it, appending still flushes when records are old. */
-    if (pthread_create(&thread, NULL, flusher_main, NULL) == 0)
-        (void)pthread_detach(thread);
-    (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
+    (void)crystal_thread_start(NULL, flusher_main, NULL);
 }
 
 static void recorder_start(void)

@@ -12,9 +12,9 @@
 
 #include "runtime/clock.h"
 #include "runtime/log.h"
+#include "runtime/thread.h"
 
 #include <errno.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -200,7 +200,6 @@ struct crystal_driver *crystal_driver_create(const struct crystal_driver_config 
                                              struct crystal_error *err)
 {
     struct crystal_driver *d = calloc(1, sizeof *d);
-    sigset_t all, old;
     int code;
 
     if (!d)
@@ -217,10 +216,7 @@ struct crystal_driver *crystal_driver_create(const struct crystal_driver_config 
     if (config->profile_path &&
         (open_files(d, config, err) || dr_far_init(d, err) || make_timeline(d, err)))
         goto err_destroy;
-    (void)sigfillset(&all); /* signals are for the agent's own threads */
-    (void)pthread_sigmask(SIG_SETMASK, &all, &old);
-    code = pthread_create(&d->thread, NULL, run, d);
-    (void)pthread_sigmask(SIG_SETMASK, &old, NULL);
+    code = crystal_thread_start(&d->thread, run, d);
     if (code) {
         (void)crystal_error_set(err, code, "timeline: cannot start its thread: %s",
                                 strerror(code));

@@ -9,10 +9,10 @@
 
 #include "replay/cuda_driver.h"
 #include "runtime/log.h"
+#include "runtime/thread.h"
 
 #include <errno.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -109,8 +109,6 @@ static void on_memory(void *user, void *memory, uint64_t bytes)
 
 static int pin_start(struct crystal_device *d, struct crystal_error *err)
 {
-    sigset_t all, old;
-    pthread_t thread;
     int code;
 
     (void)pthread_mutex_init(&d->pin_lock, NULL); /* cannot fail on Linux */
@@ -118,14 +116,10 @@ static int pin_start(struct crystal_device *d, struct crystal_error *err)
     d->rooms = crystal_rooms_create(on_memory, d);
     if (!d->rooms)
         return crystal_error_set(err, ENOMEM, "out of memory for buffers on a GPU");
-    (void)sigfillset(&all);
-    (void)pthread_sigmask(SIG_SETMASK, &all, &old);
-    code = pthread_create(&thread, NULL, pin_main, d);
-    (void)pthread_sigmask(SIG_SETMASK, &old, NULL);
+    code = crystal_thread_start(NULL, pin_main, d);
     if (code)
         return crystal_error_set(err, code, "cannot start a thread: %s",
                                  strerror(code));
-    (void)pthread_detach(thread);
     return 0;
 }
 

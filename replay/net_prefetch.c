@@ -7,9 +7,10 @@
 
 #include "replay/net_prefetch.h"
 
+#include "runtime/thread.h"
+
 #include <errno.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -230,15 +231,11 @@ static void *thread_main(void *context)
 /* Lock held. */
 static int thread_start(struct crystal_prefetch *p)
 {
-    sigset_t all, old;
     int code;
 
     if (p->has_thread)
         return 0;
-    (void)sigfillset(&all); /* the program's signals are none of its business */
-    (void)pthread_sigmask(SIG_SETMASK, &all, &old);
-    code = pthread_create(&p->thread, NULL, thread_main, p);
-    (void)pthread_sigmask(SIG_SETMASK, &old, NULL);
+    code = crystal_thread_start(&p->thread, thread_main, p);
     p->has_thread = code == 0;
     return code;
 }

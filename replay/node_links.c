@@ -7,9 +7,9 @@
 #include "replay/node_links_internal.h"
 #include "runtime/clock.h"
 #include "runtime/listen.h"
+#include "runtime/thread.h"
 
 #include <errno.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
@@ -91,15 +91,11 @@ static int make_peers(struct crystal_links *links, uint32_t node,
 
 static int start_thread(struct crystal_links *links, struct crystal_error *err)
 {
-    sigset_t all, old;
     int code = links_watch(links, err);
 
     if (code)
         return code;
-    (void)sigfillset(&all); /* signals are for the agent's own threads */
-    (void)pthread_sigmask(SIG_SETMASK, &all, &old);
-    code = pthread_create(&links->thread, NULL, links_main, links);
-    (void)pthread_sigmask(SIG_SETMASK, &old, NULL);
+    code = crystal_thread_start(&links->thread, links_main, links);
     if (code)
         return crystal_error_set(err, code, "cannot start a thread: %s",
                                  strerror(code));

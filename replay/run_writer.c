@@ -8,6 +8,7 @@
 
 #include "runtime/blockfile.h"
 #include "runtime/log.h"
+#include "runtime/thread.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -90,20 +91,11 @@ __attribute__((destructor)) static void run_at_exit(void)
 
 static int thread_start(struct crystal_run_writer *w, struct crystal_error *err)
 {
-    sigset_t all, old;
-    pthread_t thread;
-    int code;
+    int code = crystal_thread_start(NULL, run_main, w);
 
-    /* the program's signals are none of this thread's business */
-    (void)sigfillset(&all);
-    (void)pthread_sigmask(SIG_SETMASK, &all, &old);
-    code = pthread_create(&thread, NULL, run_main, w);
-    (void)pthread_sigmask(SIG_SETMASK, &old, NULL);
-    if (code)
-        return crystal_error_set(err, code, "run record: cannot start a thread: %s",
-                                 strerror(code));
-    (void)pthread_detach(thread);
-    return 0;
+    return code ? crystal_error_set(err, code, "run record: cannot start a thread: %s",
+                                    strerror(code))
+                : 0;
 }
 
 struct crystal_run_writer *crystal_run_writer_create(const char *directory,

@@ -10,11 +10,11 @@
 #include "replay/virtual_line.h"
 #include "runtime/clock.h"
 #include "runtime/log.h"
+#include "runtime/thread.h"
 
 #include <errno.h>
 #include <poll.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -324,8 +324,6 @@ static int feed_socket(struct crystal_net_module *module, struct crystal_error *
 
 int crystal_feed_listen(struct crystal_net_module *module, struct crystal_error *err)
 {
-    sigset_t all, old;
-    pthread_t thread;
     struct feed *feed;
     int fd, code;
 
@@ -341,17 +339,13 @@ int crystal_feed_listen(struct crystal_net_module *module, struct crystal_error 
     }
     feed->module = module;
     feed->fds[0] = (struct pollfd){.fd = fd, .events = POLLIN};
-    (void)sigfillset(&all);
-    (void)pthread_sigmask(SIG_SETMASK, &all, &old);
-    code = pthread_create(&thread, NULL, feed_main, feed);
-    (void)pthread_sigmask(SIG_SETMASK, &old, NULL);
+    code = crystal_thread_start(NULL, feed_main, feed);
     if (code) {
         (void)close(fd);
         free(feed);
         return crystal_error_set(err, code, "cannot start a thread: %s",
                                  strerror(code));
     }
-    (void)pthread_detach(thread);
     the_feed = feed;
     return 0;
 }

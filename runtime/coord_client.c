@@ -12,10 +12,10 @@
 #include "runtime/coord_client_state.h"
 
 #include "runtime/coord_dial.h"
+#include "runtime/thread.h"
 
 #include <errno.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -75,7 +75,6 @@ static struct crystal_client *client_create(int fd, struct crystal_error *err)
 {
     struct crystal_client *c = calloc(1, sizeof *c);
     pthread_condattr_t attr;
-    sigset_t all, before;
     int rc;
 
     if (!c) {
@@ -90,11 +89,7 @@ static struct crystal_client *client_create(int fd, struct crystal_error *err)
     (void)pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
     (void)pthread_cond_init(&c->changed, &attr);
     (void)pthread_condattr_destroy(&attr);
-    /* The program's signals are for its own threads. */
-    (void)sigfillset(&all);
-    (void)pthread_sigmask(SIG_SETMASK, &all, &before);
-    rc = pthread_create(&c->reader, NULL, crystal_client_read, c);
-    (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
+    rc = crystal_thread_start(&c->reader, crystal_client_read, c);
     if (rc != 0) {
         (void)crystal_error_set(err, rc, "coordinator: cannot start a thread: %s",
                                 strerror(rc));
