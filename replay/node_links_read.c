@@ -6,6 +6,7 @@
 
 #include "replay/node_links_internal.h"
 #include "runtime/clock.h"
+#include "runtime/coord_dial.h"
 #include "runtime/listen.h"
 #include "runtime/log.h"
 
@@ -287,15 +288,6 @@ static void try_feed(void *context)
         crystal_timer_start(&s->timer, links->loop, FEED_NS, try_feed, s);
 }
 
-static bool is_token_right(const struct crystal_links *links, const uint8_t *token)
-{
-    unsigned different = 0;
-
-    for (size_t i = 0; i < CRYSTAL_TOKEN_BYTES; i++) /* the same time for any token */
-        different |= (unsigned)(links->token[i] ^ token[i]);
-    return different == 0;
-}
-
 /* Its HELLO is complete. */
 static void on_hello(struct links_stranger *s)
 {
@@ -306,7 +298,8 @@ static void on_hello(struct links_stranger *s)
     memcpy(&head, s->hello, sizeof head);
     memcpy(&hello, s->hello + sizeof head, sizeof hello);
     if (crystal_message_head_check(&head, NULL) || head.type != CRYSTAL_MSG_HELLO ||
-        head.body_bytes != sizeof hello || !is_token_right(links, hello.token)) {
+        head.body_bytes != sizeof hello ||
+        !crystal_token_is(hello.token, links->token)) {
         crystal_log(CRYSTAL_LOG_DEBUG, "links",
                     "dropped a connection without the job's token");
         forget(s, true);

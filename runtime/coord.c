@@ -4,6 +4,7 @@
 
 #include "runtime/coord.h"
 
+#include "runtime/coord_dial.h"
 #include "runtime/coord_state.h"
 #include "runtime/env.h"
 #include "runtime/log.h"
@@ -93,15 +94,6 @@ static void answer_error(struct client *c, const char *sentence)
     c->may_drop = 1;
 }
 
-static int token_is_right(const struct crystal_coord *coord, const uint8_t *token)
-{
-    unsigned different = 0;
-
-    for (size_t i = 0; i < CRYSTAL_TOKEN_BYTES; i++) /* the same time for any token */
-        different |= (unsigned)(coord->token[i] ^ token[i]);
-    return different == 0;
-}
-
 /* Whether this rank may take part; a sentence where not. */
 static int rank_admit(struct crystal_coord *coord, struct client *c,
                       struct crystal_error *err)
@@ -146,8 +138,8 @@ static int on_hello(struct client *c, const struct crystal_message_head *head,
     if (head->type != CRYSTAL_MSG_HELLO || body->bytes != sizeof hello)
         return -EBADMSG;
     memcpy(&hello, body->data, sizeof hello);
-    if (!token_is_right(coord, hello.token) || hello.role < CRYSTAL_ROLE_RANK ||
-        hello.role > CRYSTAL_ROLE_CONTROL)
+    if (!crystal_token_is(hello.token, coord->token) ||
+        hello.role < CRYSTAL_ROLE_RANK || hello.role > CRYSTAL_ROLE_CONTROL)
         return -EACCES;
     c->role = (enum crystal_role)hello.role;
     c->lrank = hello.lrank;

@@ -50,6 +50,16 @@ static int hex_digit(int c)
     return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
 }
 
+bool crystal_token_is(const uint8_t token[CRYSTAL_TOKEN_BYTES],
+                      const uint8_t other[CRYSTAL_TOKEN_BYTES])
+{
+    unsigned different = 0;
+
+    for (size_t i = 0; i < CRYSTAL_TOKEN_BYTES; i++)
+        different |= (unsigned)(token[i] ^ other[i]);
+    return different == 0;
+}
+
 int crystal_token_read(const char *path, uint8_t token[CRYSTAL_TOKEN_BYTES],
                        struct crystal_error *err)
 {

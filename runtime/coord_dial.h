@@ -5,11 +5,16 @@
 #include "runtime/error.h"
 #include "runtime/message.h"
 
+#include <stdbool.h>
 #include <stdint.h>
 
 /* The job's token, from its file of hexadecimal digits. */
 int crystal_token_read(const char *path, uint8_t token[CRYSTAL_TOKEN_BYTES],
                        struct crystal_error *err);
+
+/* Whether two tokens are the same, in the same time for any. */
+bool crystal_token_is(const uint8_t token[CRYSTAL_TOKEN_BYTES],
+                      const uint8_t other[CRYSTAL_TOKEN_BYTES]);
 
 /* As crystal_client_open. ret_welcome may be NULL; *ret_fd is a blocking socket behind
  * WELCOME, the caller's to close. */
