@@ -88,15 +88,11 @@ int crystal_proxy_forge(struct crystal_proxy *proxy, const char *name, uint32_t 
 uint32_t crystal_proxy_owner(const struct crystal_proxy *proxy, uint32_t nranks,
                              const uint32_t *members)
 {
-    uint32_t count = crystal_links_count(proxy->links), owner = UINT32_MAX, real = 0;
+    const uint32_t node_count = crystal_links_count(proxy->links);
+    uint32_t real;
+    uint32_t owner =
+        crystal_layout_owner(proxy->layout, node_count, members, nranks, &real);
 
-    for (uint32_t i = 0; i < nranks; i++) {
-        uint32_t node = crystal_layout_node_of(proxy->layout, count, members[i]);
-
-        real += node != UINT32_MAX;
-        if (node < owner)
-            owner = node;
-    }
     return real == nranks ? UINT32_MAX : owner;
 }
 

@@ -151,15 +151,11 @@ struct client *crystal_coord_owner(const struct crystal_coord *coord,
                                    const uint32_t *members, uint32_t count)
 {
     struct client *c = coord->clients;
-    uint32_t owner = UINT32_MAX;
+    uint32_t real, owner = UINT32_MAX;
 
-    for (uint32_t i = 0; coord->node_count && i < count; i++) {
-        uint32_t node =
-            crystal_layout_node_of(coord->config.layout, coord->node_count, members[i]);
-
-        if (node < owner)
-            owner = node;
-    }
+    if (coord->node_count)
+        owner = crystal_layout_owner(coord->config.layout, coord->node_count, members,
+                                     count, &real);
     if (owner != UINT32_MAX)
         return agent_of(coord, owner);
     while (c && (c->role != CRYSTAL_ROLE_AGENT || !c->in_stage))

@@ -68,6 +68,23 @@ uint32_t crystal_layout_node_of(const struct crystal_layout *layout,
     return (uint32_t)((((uint64_t)i + 1) * node_count - 1) / layout->sandbox_count);
 }
 
+uint32_t crystal_layout_owner(const struct crystal_layout *layout, uint32_t node_count,
+                              const uint32_t *members, uint32_t count,
+                              uint32_t *ret_real)
+{
+    uint32_t owner = UINT32_MAX;
+
+    *ret_real = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        uint32_t node = crystal_layout_node_of(layout, node_count, members[i]);
+
+        *ret_real += node != UINT32_MAX;
+        if (node < owner)
+            owner = node;
+    }
+    return owner;
+}
+
 int crystal_layout_is_sandbox(const struct crystal_layout *layout, uint32_t lrank)
 {
     return contains(layout->sandbox, layout->sandbox_count, lrank);

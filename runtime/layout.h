@@ -93,5 +93,10 @@ struct crystal_share crystal_share_of(uint32_t count, uint32_t node,
  * them; UINT32_MAX where it is a virtual rank. */
 uint32_t crystal_layout_node_of(const struct crystal_layout *layout,
                                 uint32_t node_count, uint32_t lrank);
+/* The lowest of these nodes that runs one of the members, UINT32_MAX where none does;
+ * *ret_real how many of them are in the sandbox. */
+uint32_t crystal_layout_owner(const struct crystal_layout *layout, uint32_t node_count,
+                              const uint32_t *members, uint32_t count,
+                              uint32_t *ret_real);
 
 #endif
