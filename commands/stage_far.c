@@ -15,19 +15,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* IPv4 as ::ffff:a.b.c.d. */
 static int same_address(const struct sockaddr *sa, const uint8_t address[16])
 {
-    static const uint8_t mapped[12] = {[10] = 0xff, [11] = 0xff};
+    struct in6_addr own;
 
-    if (!sa)
-        return 0;
-    if (sa->sa_family == AF_INET6)
-        return memcmp(&((const struct sockaddr_in6 *)(const void *)sa)->sin6_addr,
-                      address, 16) == 0;
-    return sa->sa_family == AF_INET && memcmp(address, mapped, sizeof mapped) == 0 &&
-           memcmp(&((const struct sockaddr_in *)(const void *)sa)->sin_addr,
-                  address + 12, 4) == 0;
+    return sa && crystal_address_from(sa, &own) == 0 &&
+           memcmp(&own, address, sizeof own) == 0;
 }
 
 /* Where the user says which interface is to be used: its address. */
@@ -35,6 +28,7 @@ static int own_address(uint8_t ret[16], struct crystal_error *err)
 {
     const char *list = getenv("NCCL_SOCKET_IFNAME");
     struct sockaddr_storage sa;
+    struct in6_addr address;
     socklen_t bytes;
     int code;
 
@@ -43,12 +37,11 @@ static int own_address(uint8_t ret[16], struct crystal_error *err)
     code = crystal_net_address(&sa, &bytes, err);
     if (code)
         return code;
-    if (sa.ss_family == AF_INET6) {
-        memcpy(ret, &((struct sockaddr_in6 *)(void *)&sa)->sin6_addr, 16);
-        return 0;
-    }
-    ret[10] = ret[11] = 0xff;
-    memcpy(ret + 12, &((struct sockaddr_in *)(void *)&sa)->sin_addr, 4);
+    code = crystal_address_from((struct sockaddr *)&sa, &address);
+    if (code)
+        return crystal_error_set(err, -code, "NCCL_SOCKET_IFNAME=%s: no IP address",
+                                 list);
+    memcpy(ret, &address, sizeof address);
     return 0;
 }
 

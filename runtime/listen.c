@@ -18,7 +18,7 @@ struct crystal_access {
     struct in6_addr *addresses; /* IPv4 as ::ffff:a.b.c.d */
 };
 
-static int address_of(const struct sockaddr *sa, struct in6_addr *ret)
+int crystal_address_from(const struct sockaddr *sa, struct in6_addr *ret)
 {
     static const uint8_t mapped[12] = {[10] = 0xff, [11] = 0xff};
 
@@ -53,7 +53,7 @@ static int access_add(struct crystal_access *access, const char *name,
             break;
         }
         access->addresses = more;
-        if (address_of(a->ai_addr, &more[access->count]) == 0)
+        if (crystal_address_from(a->ai_addr, &more[access->count]) == 0)
             access->count++;
     }
     freeaddrinfo(list);
@@ -104,7 +104,7 @@ int crystal_address_of(int fd, int is_peer, struct in6_addr *ret)
     if ((is_peer ? getpeername(fd, (struct sockaddr *)&sa, &bytes)
                  : getsockname(fd, (struct sockaddr *)&sa, &bytes)) < 0)
         return -errno;
-    return address_of((struct sockaddr *)&sa, ret);
+    return crystal_address_from((struct sockaddr *)&sa, ret);
 }
 
 int crystal_access_allows(const struct crystal_access *access, int fd)

@@ -23,6 +23,8 @@ void crystal_access_destroy(struct crystal_access *access);
 /* 1 where the peer of the connected socket fd may come in. access may be NULL. */
 int crystal_access_allows(const struct crystal_access *access, int fd);
 
+/* IPv4 as ::ffff:a.b.c.d; -EAFNOSUPPORT where it is of another family. */
+int crystal_address_from(const struct sockaddr *sa, struct in6_addr *ret);
 /* The peer's (is_peer) or the own address of the connected socket fd; IPv4 as
  * ::ffff:a.b.c.d. Negative errno where it has none. */
 int crystal_address_of(int fd, int is_peer, struct in6_addr *ret);
