@@ -36,45 +36,34 @@ static void *stream;
 static char *in, *out; /* on the device */
 static int n, rank, runs_small = 20;
 
-static void must(int result, const char *what)
-{
-    if (!result)
-        return;
-    printf("Bail out! %s: %d, %s\n", what, result, stock_nccl.GetLastError(comm));
-    exit(1);
-}
-
-static size_t memory_free(void)
-{
-    size_t free_bytes = 0, all = 0;
-
-    must(stock_cuda.memory(&free_bytes, &all), "cudaMemGetInfo");
-    return free_bytes;
-}
-
 static void exchange(size_t share)
 {
-    must((int)stock_nccl.GroupStart(), "ncclGroupStart");
+    stock_must(comm, (int)stock_nccl.GroupStart(), "ncclGroupStart");
     for (int r = 0; r < n; r++) {
         size_t at = (size_t)r * share * sizeof(float);
 
-        must((int)stock_nccl.Send(in + at, share, ncclFloat32, r, comm, stream),
-             "ncclSend");
-        must((int)stock_nccl.Recv(out + at, share, ncclFloat32, r, comm, stream),
-             "ncclRecv");
+        stock_must(comm,
+                   (int)stock_nccl.Send(in + at, share, ncclFloat32, r, comm, stream),
+                   "ncclSend");
+        stock_must(comm,
+                   (int)stock_nccl.Recv(out + at, share, ncclFloat32, r, comm, stream),
+                   "ncclRecv");
     }
-    must((int)stock_nccl.GroupEnd(), "ncclGroupEnd");
+    stock_must(comm, (int)stock_nccl.GroupEnd(), "ncclGroupEnd");
 }
 
 static void shift(size_t count)
 {
-    must((int)stock_nccl.GroupStart(), "ncclGroupStart");
-    must((int)stock_nccl.Send(in, count, ncclFloat32, (rank + 1) % n, comm, stream),
-         "ncclSend");
-    must(
+    stock_must(comm, (int)stock_nccl.GroupStart(), "ncclGroupStart");
+    stock_must(
+        comm,
+        (int)stock_nccl.Send(in, count, ncclFloat32, (rank + 1) % n, comm, stream),
+        "ncclSend");
+    stock_must(
+        comm,
         (int)stock_nccl.Recv(out, count, ncclFloat32, (rank + n - 1) % n, comm, stream),
         "ncclRecv");
-    must((int)stock_nccl.GroupEnd(), "ncclGroupEnd");
+    stock_must(comm, (int)stock_nccl.GroupEnd(), "ncclGroupEnd");
 }
 
 static void issue(enum call call, size_t bytes)
@@ -83,22 +72,27 @@ static void issue(enum call call, size_t bytes)
 
     switch (call) {
     case ALLREDUCE:
-        must((int)stock_nccl.AllReduce(in, out, count, ncclFloat32, ncclSum, comm,
-                                       stream),
-             "ncclAllReduce");
+        stock_must(comm,
+                   (int)stock_nccl.AllReduce(in, out, count, ncclFloat32, ncclSum, comm,
+                                             stream),
+                   "ncclAllReduce");
         break;
     case ALLGATHER:
-        must((int)stock_nccl.AllGather(in, out, share, ncclFloat32, comm, stream),
-             "ncclAllGather");
+        stock_must(comm,
+                   (int)stock_nccl.AllGather(in, out, share, ncclFloat32, comm, stream),
+                   "ncclAllGather");
         break;
     case REDUCESCATTER:
-        must((int)stock_nccl.ReduceScatter(in, out, share, ncclFloat32, ncclSum, comm,
-                                           stream),
-             "ncclReduceScatter");
+        stock_must(comm,
+                   (int)stock_nccl.ReduceScatter(in, out, share, ncclFloat32, ncclSum,
+                                                 comm, stream),
+                   "ncclReduceScatter");
         break;
     case BROADCAST:
-        must((int)stock_nccl.Broadcast(in, out, count, ncclFloat32, 0, comm, stream),
-             "ncclBroadcast");
+        stock_must(
+            comm,
+            (int)stock_nccl.Broadcast(in, out, count, ncclFloat32, 0, comm, stream),
+            "ncclBroadcast");
         break;
     case ALLTOALL:
         exchange(share);
@@ -114,15 +108,8 @@ static double run_us(enum call call, size_t bytes)
 
     (void)alarm(LIMIT_S);
     issue(call, bytes);
-    must(stock_cuda.stream_synchronize(stream), "cudaStreamSynchronize");
+    stock_must(comm, stock_cuda.stream_synchronize(stream), "cudaStreamSynchronize");
     return (stock_seconds() - began) * 1e6;
-}
-
-static int by_value(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-
-    return (x > y) - (x < y);
 }
 
 static void time_size(enum call call, size_t bytes)
@@ -135,7 +122,7 @@ static void time_size(enum call call, size_t bytes)
     (void)run_us(call, bytes);
     for (int i = 0; i < runs; i++)
         us[i] = run_us(call, bytes);
-    qsort(us, (size_t)runs, sizeof *us, by_value);
+    stock_sort(us, (size_t)runs);
     printf("%s %zu %.2f %.2f %.2f\n", call_names[call], bytes, us[runs / 2], us[0],
            us[runs - 1]);
     (void)fflush(stdout);
@@ -164,21 +151,22 @@ static void run(const char *calls, char **sizes, int count)
     for (int i = 0; i < count; i++)
         if (strtoull(sizes[i], NULL, 10) > most)
             most = strtoull(sizes[i], NULL, 10);
-    must(stock_cuda.stream_create(&stream, 1), "cudaStreamCreate");
-    must(stock_cuda.malloc((void **)&in, most), "cudaMalloc");
-    must(stock_cuda.malloc((void **)&out, most), "cudaMalloc");
-    must(stock_cuda.memset(in, 0, most), "cudaMemset");
-    must(stock_cuda.synchronize(), "cudaDeviceSynchronize");
-    before = memory_free();
+    stock_must(comm, stock_cuda.stream_create(&stream, 1), "cudaStreamCreate");
+    stock_must(comm, stock_cuda.malloc((void **)&in, most), "cudaMalloc");
+    stock_must(comm, stock_cuda.malloc((void **)&out, most), "cudaMalloc");
+    stock_must(comm, stock_cuda.memset(in, 0, most), "cudaMemset");
+    stock_must(comm, stock_cuda.synchronize(), "cudaDeviceSynchronize");
+    before = stock_memory_free();
     began = stock_seconds();
-    must((int)stock_nccl.CommInitRank(&comm, n, id, rank), "ncclCommInitRank");
+    stock_must(comm, (int)stock_nccl.CommInitRank(&comm, n, id, rank),
+               "ncclCommInitRank");
     printf("setup %.3f\n", stock_seconds() - began);
     for (int call = 0; call < CALLS; call++)
         for (int i = 0; i < count && is_asked(calls, (enum call)call); i++)
             time_size((enum call)call, strtoull(sizes[i], NULL, 10));
-    printf("memory %.1f\n", ((double)before - (double)memory_free()) / (1 << 20));
+    printf("memory %.1f\n", ((double)before - (double)stock_memory_free()) / (1 << 20));
     (void)alarm(LIMIT_S);
-    must((int)stock_nccl.CommDestroy(comm), "ncclCommDestroy");
+    stock_must(comm, (int)stock_nccl.CommDestroy(comm), "ncclCommDestroy");
 }
 
 int main(int argc, char **argv)
@@ -217,9 +205,9 @@ int main(int argc, char **argv)
         return 2;
     (void)alarm(LIMIT_S);
     stock_open();
-    must(stock_cuda.set_device(device), "cudaSetDevice");
+    stock_must(comm, stock_cuda.set_device(device), "cudaSetDevice");
     if (is_shared && rank == 0) {
-        must((int)stock_nccl.GetUniqueId(&id), "ncclGetUniqueId");
+        stock_must(comm, (int)stock_nccl.GetUniqueId(&id), "ncclGetUniqueId");
         stock_id_write(path, &id);
     }
     stock_id_wait(path, &id);

@@ -108,6 +108,34 @@ double stock_seconds(void)
     return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
 
+void stock_must(ncclComm_t comm, int result, const char *what)
+{
+    if (!result)
+        return;
+    printf("Bail out! %s: %d, %s\n", what, result, stock_nccl.GetLastError(comm));
+    exit(1);
+}
+
+size_t stock_memory_free(void)
+{
+    size_t free_bytes = 0, all = 0;
+
+    stock_must(NULL, stock_cuda.memory(&free_bytes, &all), "cudaMemGetInfo");
+    return free_bytes;
+}
+
+static int by_value(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+
+    return (x > y) - (x < y);
+}
+
+void stock_sort(double *values, size_t count)
+{
+    qsort(values, count, sizeof *values, by_value);
+}
+
 void stock_id(FILE *ids, ncclUniqueId *id)
 {
     char line[2 * sizeof *id + 2]; /* with its end */

@@ -47,4 +47,9 @@ void stock_id_write(const char *path, const ncclUniqueId *id);
 
 double stock_seconds(void);
 
+/* Ends with "Bail out!" where result is not 0; comm, which may be NULL, knows why. */
+void stock_must(ncclComm_t comm, int result, const char *what);
+size_t stock_memory_free(void); /* of the device, bytes */
+void stock_sort(double *values, size_t count);
+
 #endif

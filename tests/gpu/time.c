@@ -22,39 +22,17 @@
 static ncclComm_t comm;
 static void *stream, *buffer;
 
-static void must(int result, const char *what)
-{
-    if (!result)
-        return;
-    printf("Bail out! %s: %d, %s\n", what, result, stock_nccl.GetLastError(comm));
-    exit(1);
-}
-
-static size_t memory_free(void)
-{
-    size_t free_bytes = 0, all = 0;
-
-    must(stock_cuda.memory(&free_bytes, &all), "cudaMemGetInfo");
-    return free_bytes;
-}
-
 static double all_reduce_us(size_t bytes)
 {
     double began = stock_seconds();
 
     alarm(LIMIT_S);
-    must((int)stock_nccl.AllReduce(buffer, buffer, bytes / sizeof(float), ncclFloat32,
-                                   ncclSum, comm, stream),
-         "ncclAllReduce");
-    must(stock_cuda.stream_synchronize(stream), "cudaStreamSynchronize");
+    stock_must(comm,
+               (int)stock_nccl.AllReduce(buffer, buffer, bytes / sizeof(float),
+                                         ncclFloat32, ncclSum, comm, stream),
+               "ncclAllReduce");
+    stock_must(comm, stock_cuda.stream_synchronize(stream), "cudaStreamSynchronize");
     return (stock_seconds() - began) * 1e6;
-}
-
-static int by_value(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-
-    return (x > y) - (x < y);
 }
 
 static void time_size(size_t bytes, double limit_s)
@@ -66,7 +44,7 @@ static void time_size(size_t bytes, double limit_s)
     began = stock_seconds();
     while (runs < 3 || (runs < MOST_RUNS && stock_seconds() < began + limit_s))
         us[runs++] = all_reduce_us(bytes);
-    qsort(us, (size_t)runs, sizeof *us, by_value);
+    stock_sort(us, (size_t)runs);
     printf("allreduce %zu %.2f %.2f\n", bytes, us[runs / 2], us[0]);
     (void)fflush(stdout);
 }
@@ -103,20 +81,21 @@ int main(int argc, char **argv)
             most = strtoull(argv[i], NULL, 10);
     alarm(LIMIT_S);
     stock_open();
-    must(stock_cuda.stream_create(&stream, 1), "cudaStreamCreate");
-    must(stock_cuda.malloc(&buffer, most), "cudaMalloc");
-    must(stock_cuda.memset(buffer, 0, most), "cudaMemset");
-    must(stock_cuda.synchronize(), "cudaDeviceSynchronize");
+    stock_must(comm, stock_cuda.stream_create(&stream, 1), "cudaStreamCreate");
+    stock_must(comm, stock_cuda.malloc(&buffer, most), "cudaMalloc");
+    stock_must(comm, stock_cuda.memset(buffer, 0, most), "cudaMemset");
+    stock_must(comm, stock_cuda.synchronize(), "cudaDeviceSynchronize");
     stock_id(ids, &id);
     (void)fclose(ids);
-    before = memory_free();
+    before = stock_memory_free();
     began = stock_seconds();
-    must((int)stock_nccl.CommInitRank(&comm, n, id, rank), "ncclCommInitRank");
+    stock_must(comm, (int)stock_nccl.CommInitRank(&comm, n, id, rank),
+               "ncclCommInitRank");
     printf("setup %.3f\n", stock_seconds() - began);
     for (int i = optind; i < argc; i++)
         time_size(strtoull(argv[i], NULL, 10), limit_s);
-    printf("memory %.1f\n", (double)(before - memory_free()) / (1 << 20));
+    printf("memory %.1f\n", (double)(before - stock_memory_free()) / (1 << 20));
     alarm(LIMIT_S);
-    must((int)stock_nccl.CommDestroy(comm), "ncclCommDestroy");
+    stock_must(comm, (int)stock_nccl.CommDestroy(comm), "ncclCommDestroy");
     return 0;
 }
