@@ -545,6 +545,17 @@ const uint32_t *crystal_board_members(struct crystal_board *board,
     return (const uint32_t *)(board->base + comm->members_offset);
 }
 
+uint32_t crystal_board_crank(struct crystal_board *board,
+                             const struct crystal_board_comm *comm, uint32_t lrank)
+{
+    const uint32_t *members = crystal_board_members(board, comm);
+
+    for (uint32_t crank = 0; crank < comm->nranks; crank++)
+        if (members[crank] == lrank)
+            return crank;
+    return UINT32_MAX;
+}
+
 const uint8_t *crystal_board_is_real(struct crystal_board *board,
                                      const struct crystal_board_comm *comm)
 {

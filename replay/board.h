@@ -237,6 +237,9 @@ void crystal_board_sleep(struct crystal_board *board, uint32_t *bell, uint64_t m
  * the entry was found. */
 const uint32_t *crystal_board_members(struct crystal_board *board,
                                       const struct crystal_board_comm *comm);
+/* Which of the members lrank is; UINT32_MAX: none. */
+uint32_t crystal_board_crank(struct crystal_board *board,
+                             const struct crystal_board_comm *comm, uint32_t lrank);
 const uint8_t *crystal_board_is_real(struct crystal_board *board,
                                      const struct crystal_board_comm *comm);
 struct crystal_board_slot *crystal_board_slot(struct crystal_board *board,

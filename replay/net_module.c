@@ -327,13 +327,10 @@ struct crystal_net_comm *crystal_net_comm_at(uint32_t index)
 static int crank_find(struct crystal_net_comm *comm, struct crystal_board_comm *entry,
                       struct crystal_error *err)
 {
-    const uint32_t *members = crystal_board_members(comm->module->board, entry);
-    uint32_t crank;
+    const uint32_t crank =
+        crystal_board_crank(comm->module->board, entry, comm->module->lrank);
 
-    for (crank = 0; crank < entry->nranks; crank++)
-        if (members[crank] == comm->module->lrank)
-            break;
-    if (crank == entry->nranks ||
+    if (crank == UINT32_MAX ||
         !crystal_board_is_real(comm->module->board, entry)[crank])
         return crystal_error_set(
             err, EINVAL,

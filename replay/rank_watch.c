@@ -180,13 +180,9 @@ static int check_claims(struct crystal_rank_watch *w,
 static int is_ahead(struct crystal_rank_watch *w, struct crystal_board_comm *comm,
                     uint32_t lrank, uint32_t other)
 {
-    const uint32_t *members = crystal_board_members(w->board, comm);
-    uint32_t own = UINT32_MAX, its = UINT32_MAX;
+    const uint32_t own = crystal_board_crank(w->board, comm, lrank);
+    const uint32_t its = crystal_board_crank(w->board, comm, other);
 
-    for (uint32_t crank = 0; crank < comm->nranks; crank++) {
-        own = members[crank] == lrank ? crank : own;
-        its = members[crank] == other ? crank : its;
-    }
     if (own == UINT32_MAX || its == UINT32_MAX)
         return 0;
     if (crystal_board_header(w->board)->mode == CRYSTAL_BOARD_IMMEDIATE)
@@ -219,12 +215,9 @@ static int has_gone_on(const struct crystal_roll_record *records, uint32_t count
 static int is_inside(struct crystal_rank_watch *w, struct crystal_board_comm *comm,
                      uint32_t lrank)
 {
-    const uint32_t *members = crystal_board_members(w->board, comm);
-    uint32_t crank = 0;
+    const uint32_t crank = crystal_board_crank(w->board, comm, lrank);
 
-    while (crank < comm->nranks && members[crank] != lrank)
-        crank++;
-    for (uint64_t seq = 0; crank < comm->nranks && seq < CRYSTAL_BOARD_SLOTS; seq++) {
+    for (uint64_t seq = 0; crank != UINT32_MAX && seq < CRYSTAL_BOARD_SLOTS; seq++) {
         struct crystal_board_slot *slot = crystal_board_slot(w->board, comm, seq);
         struct crystal_board_cell *cell =
             &crystal_board_cells(w->board, comm, slot)[crank];
@@ -280,15 +273,14 @@ static int is_missed(struct crystal_rank_watch *w,
 {
     struct crystal_board_comm *comm =
         crystal_board_comm_find(w->board, record->comm_id);
-    const uint32_t *members = comm ? crystal_board_members(w->board, comm) : NULL;
+    uint32_t crank;
 
     if (!comm || record->kind != CRYSTAL_ROLL_JOINED || record->lrank == lrank ||
         crystal_now_ns() - record->time_ns < JOIN_NS)
         return 0;
-    for (uint32_t crank = 0; crank < comm->nranks; crank++)
-        if (members[crank] == lrank)
-            return crystal_roll_member(w->roll, record->comm_id, crank) == UINT32_MAX;
-    return 0;
+    crank = crystal_board_crank(w->board, comm, lrank);
+    return crank != UINT32_MAX &&
+           crystal_roll_member(w->roll, record->comm_id, crank) == UINT32_MAX;
 }
 
 /* Who waits for lrank? 0: nobody. */
@@ -329,10 +321,10 @@ static void look_for(const struct crystal_rank_watch *w, struct watched *rank,
         if (!pid || !crystal_process_is_rank(pid, rank->lrank) ||
             !crystal_process_has(pid, setting) || crystal_process_look(pid, &process))
             continue;
-        if (!ret->state || process.state == 'T')
+        if (!ret->state || process.state == 'T') {
             rank->pid = pid;
-        if (!ret->state || process.state == 'T')
             ret->state = process.state;
+        }
         ret->cpu_ticks += process.cpu_ticks;
     }
     if (proc)
