@@ -26,6 +26,8 @@ static struct crystal_board *board;
 static struct crystal_rank_watch *watch;
 static pid_t ranks[2];
 static int rank_1_is_there = 1, rank_1_is_seen = 1;
+static struct crystal_error err; /* of the last look that failed */
+static char notice[CRYSTAL_ERROR_TEXT_BYTES];
 
 /* The rank itself, in the process that start_rank makes: joins, waits for `crank` if
  * that is one, and sleeps. */
@@ -85,7 +87,6 @@ static void begin(enum crystal_board_mode mode)
                                           .ranks_per_node = 2,
                                           .mode = mode,
                                           .comm_capacity = 4};
-    struct crystal_error err = {0};
 
     memcpy(directory, DIRECTORY, sizeof directory);
     if (!mkdtemp(directory)) {
@@ -132,14 +133,14 @@ static void arrive(uint64_t at_ns)
 }
 
 /* What the first look that says something says, in at most this many seconds. */
-static int look(int seconds, char *notice, struct crystal_error *err)
+static int look(int seconds)
 {
     const struct timespec pause = {0, 100000000};
     int result = 0;
 
     notice[0] = 0;
     for (int i = 0; !result && i < 10 * seconds; i++) {
-        result = crystal_rank_watch_look(watch, notice, CRYSTAL_ERROR_TEXT_BYTES, err);
+        result = crystal_rank_watch_look(watch, notice, sizeof notice, &err);
         (void)nanosleep(&pause, NULL);
     }
     return result;
@@ -147,15 +148,12 @@ static int look(int seconds, char *notice, struct crystal_error *err)
 
 static void who_ended_and_had_not_arrived(void)
 {
-    struct crystal_error err = {0};
-    char notice[CRYSTAL_ERROR_TEXT_BYTES];
-
     begin(CRYSTAL_BOARD_TIMED);
     arrive(0);
-    CHECK_EQ(look(1, notice, &err), 0);
+    CHECK_EQ(look(1), 0);
     end_rank(&ranks[1]);
     crystal_rank_watch_ended(watch, 1);
-    CHECK_EQ(look(10, notice, &err), -ECANCELED);
+    CHECK_EQ(look(10), -ECANCELED);
     CHECK_STR(err.text, "rank 1 has ended while rank 0 still communicates with it");
     end();
 }
@@ -163,43 +161,34 @@ static void who_ended_and_had_not_arrived(void)
 /* It has done its part: rank 0 waits for virtual ranks. */
 static void who_ended_after_it_arrived(void)
 {
-    struct crystal_error err = {0};
-    char notice[CRYSTAL_ERROR_TEXT_BYTES];
-
     begin(CRYSTAL_BOARD_TIMED);
     arrive(6);
-    CHECK_EQ(look(1, notice, &err), 0);
+    CHECK_EQ(look(1), 0);
     end_rank(&ranks[1]);
     crystal_rank_watch_ended(watch, 1);
-    CHECK_EQ(look(7, notice, &err), 0);
+    CHECK_EQ(look(7), 0);
     end();
 }
 
 /* Its process has ended, but the rank has not: a script goes on to the next one. */
 static void whose_process_is_followed_by_another(void)
 {
-    struct crystal_error err = {0};
-    char notice[CRYSTAL_ERROR_TEXT_BYTES];
-
     begin(CRYSTAL_BOARD_TIMED);
     arrive(0);
-    CHECK_EQ(look(1, notice, &err), 0);
+    CHECK_EQ(look(1), 0);
     end_rank(&ranks[1]);
-    CHECK_EQ(look(7, notice, &err), 0);
+    CHECK_EQ(look(7), 0);
     end();
 }
 
 /* Virtual ranks that answer at once do not keep rank 0 waiting. */
 static void who_ended_in_a_plan(void)
 {
-    struct crystal_error err = {0};
-    char notice[CRYSTAL_ERROR_TEXT_BYTES];
-
     begin(CRYSTAL_BOARD_IMMEDIATE);
-    CHECK_EQ(look(1, notice, &err), 0);
+    CHECK_EQ(look(1), 0);
     end_rank(&ranks[1]);
     crystal_rank_watch_ended(watch, 1);
-    CHECK_EQ(look(15, notice, &err), -ECANCELED);
+    CHECK_EQ(look(15), -ECANCELED);
     CHECK_STR(err.text, "rank 1 has ended while rank 0 still communicates with it");
     end();
 }
@@ -207,14 +196,11 @@ static void who_ended_in_a_plan(void)
 /* Before it has joined anything, so that it has left no process to look at. */
 static void who_ended_without_joining(void)
 {
-    struct crystal_error err = {0};
-    char notice[CRYSTAL_ERROR_TEXT_BYTES];
-
     rank_1_is_there = 0;
     begin(CRYSTAL_BOARD_TIMED);
-    CHECK_EQ(look(4, notice, &err), 0);
+    CHECK_EQ(look(4), 0);
     crystal_rank_watch_ended(watch, 1);
-    CHECK_EQ(look(4, notice, &err), -ECANCELED);
+    CHECK_EQ(look(4), -ECANCELED);
     CHECK_STR(err.text, "rank 1 has ended while rank 0 still communicates with it");
     end();
     rank_1_is_there = 1;
@@ -223,66 +209,56 @@ static void who_ended_without_joining(void)
 /* Its number belongs to another process here: nothing is known of it. */
 static void who_cannot_be_seen(void)
 {
-    struct crystal_error err = {0};
-    char notice[CRYSTAL_ERROR_TEXT_BYTES];
-
     rank_1_is_seen = 0;
     begin(CRYSTAL_BOARD_TIMED);
     arrive(0);
-    CHECK_EQ(look(7, notice, &err), 0);
+    CHECK_EQ(look(7), 0);
     end_rank(&ranks[1]);
-    CHECK_EQ(look(4, notice, &err), 0);
+    CHECK_EQ(look(4), 0);
     end();
     rank_1_is_seen = 1;
 }
 
 static void who_sleeps_is_told_once(void)
 {
-    struct crystal_error err = {0};
-    char notice[CRYSTAL_ERROR_TEXT_BYTES], want[CRYSTAL_ERROR_TEXT_BYTES];
+    char want[CRYSTAL_ERROR_TEXT_BYTES];
 
     begin(CRYSTAL_BOARD_TIMED);
     arrive(0);
-    CHECK_EQ(look(15, notice, &err), 1);
+    CHECK_EQ(look(15), 1);
     (void)snprintf(want, sizeof want,
                    "rank 1 (pid %d) uses no CPU and keeps others waiting; rank 0 waits "
                    "for it in communicator 'world'",
                    (int)ranks[1]);
     CHECK_STR(notice, want);
-    CHECK_EQ(look(3, notice, &err), 0);
+    CHECK_EQ(look(3), 0);
     end();
 }
 
 /* What rank 0 waited for has come. */
 static void nobody_waits(void)
 {
-    struct crystal_error err = {0};
-    char notice[CRYSTAL_ERROR_TEXT_BYTES];
-
     begin(CRYSTAL_BOARD_TIMED);
     arrive(0);
     crystal_roll_write(directory, CRYSTAL_ROLL_WENT_ON, 0, COMM, 3);
-    CHECK_EQ(look(7, notice, &err), 0);
+    CHECK_EQ(look(7), 0);
     end();
 }
 
 static void two_processes_as_one_rank(void)
 {
-    struct crystal_error err = {0};
-    char notice[CRYSTAL_ERROR_TEXT_BYTES];
-
     begin(CRYSTAL_BOARD_TIMED);
     crystal_roll_write(directory, CRYSTAL_ROLL_JOINED, 0, COMM, 1);
-    CHECK_EQ(look(1, notice, &err), -EINVAL);
+    CHECK_EQ(look(1), -EINVAL);
     CHECK_STR(err.text,
               "rank 0 joins communicator 'world' as its rank 1, which is rank 1; the "
               "program has to take its rank from RANK or SLURM_PROCID");
     end();
     begin(CRYSTAL_BOARD_TIMED); /* a communicator that is not on the board */
     crystal_roll_write(directory, CRYSTAL_ROLL_JOINED, 0, 0xabc, 1);
-    CHECK_EQ(look(1, notice, &err), 0);
+    CHECK_EQ(look(1), 0);
     crystal_roll_write(directory, CRYSTAL_ROLL_JOINED, 1, 0xabc, 1);
-    CHECK_EQ(look(1, notice, &err), -EINVAL);
+    CHECK_EQ(look(1), -EINVAL);
     CHECK_STR(
         err.text,
         "rank 1 joins communicator '0000000000000abc' as its rank 1, which is rank "
