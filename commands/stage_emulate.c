@@ -260,7 +260,7 @@ int stage_emulate(struct stage *stage, uint32_t node_number)
     int code;
 
     if (stage->program) {
-        code = emulate(stage, NULL);
+        code = emulate(stage, &watch);
         return stage->code ? stage->code : code; /* the program's own */
     }
     if (stage_path(stage, watch.ends.path, &err, "agent.%u.ends", node_number) ||

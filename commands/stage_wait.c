@@ -63,6 +63,14 @@ static void show_log_tail(const char *path)
 
 /* --- ends --- */
 
+/* This process was asked to stop. -EINTR. */
+static int stopped_by(struct stage *stage, int signal, struct crystal_error *err)
+{
+    stage->stop_signal = signal;
+    return crystal_error_set(err, EINTR, "stopped by signal %d (%s)", signal,
+                             strsignal(signal));
+}
+
 /* One more rank has ended, or -EINTR: a signal stops us. 0: nothing in timeout_ms. */
 static int next_end(struct stage *stage, int timeout_ms, struct crystal_launch_end *ret,
                     struct crystal_error *err)
@@ -70,11 +78,8 @@ static int next_end(struct stage *stage, int timeout_ms, struct crystal_launch_e
     int signal = 0;
     int got = crystal_launch_wait(stage->launch, timeout_ms, ret, &signal);
 
-    if (got == -EINTR) {
-        stage->stop_signal = signal;
-        return crystal_error_set(err, EINTR, "stopped by signal %d (%s)", signal,
-                                 strsignal(signal));
-    }
+    if (got == -EINTR)
+        return stopped_by(stage, signal, err);
     if (got > 0)
         stage->ends[stage->end_count++] = *ret; /* room for all that run */
     if (got > 0 && stage->service)
@@ -314,11 +319,8 @@ int stage_wait_job(struct stage *stage, stage_check_fn check, void *context,
         struct crystal_launch_end end;
         int signal = 0, code;
 
-        if (crystal_launch_wait(stage->launch, CHECK_MS, &end, &signal) == -EINTR) {
-            stage->stop_signal = signal;
-            return crystal_error_set(err, EINTR, "stopped by signal %d (%s)", signal,
-                                     strsignal(signal));
-        }
+        if (crystal_launch_wait(stage->launch, CHECK_MS, &end, &signal) == -EINTR)
+            return stopped_by(stage, signal, err);
         code = stage_stopped(stage, err);
         if (code != -ETIMEDOUT)
             return code;
