@@ -105,6 +105,12 @@ int crystal_node_comm(struct crystal_node *node, int forge,
     return code;
 }
 
+int crystal_node_group(struct crystal_node *node, uint32_t nranks,
+                       const uint32_t *members, struct crystal_error *err)
+{
+    return crystal_proxy_group(node->proxy, nranks, members, err);
+}
+
 static int on_comm_id(void *context, int forge, struct crystal_msg_comm_id *msg,
                       const char *name, const uint32_t *members,
                       struct crystal_error *err)

@@ -43,6 +43,9 @@ int crystal_node_comm(struct crystal_node *node, int forge,
                       uint8_t id[NCCL_UNIQUE_ID_BYTES], const char *name,
                       uint32_t nranks, const uint32_t *members,
                       struct crystal_error *err);
+/* A group of the job by hand, see crystal_proxy_group. */
+int crystal_node_group(struct crystal_node *node, uint32_t nranks,
+                       const uint32_t *members, struct crystal_error *err);
 /* The service's directory, path of the board in it for CRYSTAL_BOARD; borrowed. */
 const char *crystal_node_directory(const struct crystal_node *node);
 const char *crystal_node_board_path(const struct crystal_node *node);

@@ -421,6 +421,7 @@ void crystal_proxy_destroy(struct crystal_proxy *proxy)
         proxy->comms = comm->next;
         proxy_comm_destroy(comm);
     }
+    split_told_fini(&proxy->told);
     if (proxy->epoll_fd >= 0)
         (void)close(proxy->epoll_fd);
     (void)pthread_mutex_destroy(&proxy->lock);

@@ -6,7 +6,8 @@
  * real crank 0 made the id, the proxy checks in at that root once for every virtual
  * rank. From then on the proxy takes part in the ring of all-gathers wherever a virtual
  * rank stands next to a real one, answers the exchange of connection handles, and
- * forgets the communicator when its real members have closed it.
+ * forgets the communicator when its real members have closed it. Communicators that
+ * real ranks make of another by ncclCommSplit and ncclCommShrink it finds by itself.
  *
  * All virtual ranks have addresses 127.x.y.z of this machine behind one port; role and
  * crank stand in the address, the communicator in the magic of NCCL's socket handshake.
@@ -78,6 +79,10 @@ int crystal_proxy_join_root(struct crystal_proxy *proxy,
                             const uint8_t id[NCCL_UNIQUE_ID_BYTES], const char *name,
                             uint32_t index, uint32_t count, uint32_t nranks,
                             const uint32_t *members, struct crystal_error *err);
+/* A group of the job, logical ranks by crank: ncclCommSplit and ncclCommShrink may make
+ * a communicator of its members (replay/split_groups.h). */
+int crystal_proxy_group(struct crystal_proxy *proxy, uint32_t nranks,
+                        const uint32_t *members, struct crystal_error *err);
 /* A connection to a virtual rank that came to another node; where: the low 24 bits of
  * the address that was dialled. Owns fd. */
 void crystal_proxy_adopt(struct crystal_proxy *proxy, int fd, uint32_t where);

@@ -179,14 +179,10 @@ static int choose_templates(struct proxy_comm *comm)
 {
     uint32_t per_node = comm->proxy->layout->ranks_per_node, n = comm->nranks;
     uint32_t *by_local = malloc(4 * (size_t)per_node);
-    uint32_t *wanted = malloc(4 * (size_t)n);
     uint32_t end = 0; /* the first real member at an end of its run */
 
-    if (!by_local || !wanted) {
-        free(by_local);
-        free(wanted);
+    if (!by_local)
         return -ENOMEM;
-    }
     while (comm->reals[end].reach)
         end++;
     for (uint32_t l = 0; l < per_node; l++)
@@ -197,17 +193,17 @@ static int choose_templates(struct proxy_comm *comm)
         if (*best == PROXY_NONE || comm->reals[r].reach < comm->reals[*best].reach)
             *best = r;
     }
-    find_wanted(comm, wanted);
+    find_wanted(comm, comm->wanted);
     for (uint32_t i = 0; i < n; i++) {
         uint32_t real = by_local[local_of(comm, i)];
 
         if (comm->is_real[i])
             continue;
         comm->templates[i] =
-            real != PROXY_NONE && comm->reals[real].reach <= wanted[i] ? real : end;
+            real != PROXY_NONE && comm->reals[real].reach <= comm->wanted[i] ? real
+                                                                             : end;
     }
     free(by_local);
-    free(wanted);
     return 0;
 }
 
@@ -233,12 +229,13 @@ static int allocate(struct proxy_comm *comm)
     comm->members = malloc(4 * (size_t)n);
     comm->order = malloc(4 * (size_t)n);
     comm->templates = malloc(4 * (size_t)n);
+    comm->wanted = malloc(4 * (size_t)n);
     comm->is_real = calloc(n, 1);
     comm->node.ranks = malloc(4 * (size_t)per_node);
     comm->node.by_local = malloc(4 * (size_t)per_node);
     comm->node.node = PROXY_NONE;
-    return comm->members && comm->order && comm->templates && comm->is_real &&
-                   comm->node.ranks && comm->node.by_local
+    return comm->members && comm->order && comm->templates && comm->wanted &&
+                   comm->is_real && comm->node.ranks && comm->node.by_local
                ? 0
                : -ENOMEM;
 }
@@ -352,12 +349,9 @@ void proxy_comm_remove(struct proxy_comm *comm)
     proxy_comm_destroy(comm);
 }
 
-/* Root 0 names the communicator. */
-static int put_on_board(struct proxy_comm *comm, const struct proxy_root *root,
-                        struct crystal_error *err)
+static int put_on_board(struct proxy_comm *comm, uint64_t comm_id, uint64_t magic,
+                        const char *how, struct crystal_error *err)
 {
-    const uint64_t comm_id = crystal_nccl_hash(root->id, NCCL_UNIQUE_ID_BYTES);
-
     if (has_local(comm) &&
         crystal_board_comm_add(comm->proxy->board, comm_id, comm->name,
                                find_graph_comm(comm), comm->nranks, comm->members,
@@ -366,14 +360,30 @@ static int put_on_board(struct proxy_comm *comm, const struct proxy_root *root,
         return -err->code;
     }
     comm->comm_id = comm_id;
-    comm->magic = root->magic;
+    comm->magic = magic;
     crystal_board_comm_await_rings(comm->proxy->board, comm_id);
     crystal_log(CRYSTAL_LOG_DEBUG, "proxy",
                 "communicator '%s': %u of %u ranks real, %s", comm->name,
                 comm->real_count, comm->nranks,
-                root->is_forged           ? "id made here"
-                : proxy_comm_is_far(comm) ? "another node answers"
-                                          : "joined");
+                proxy_comm_is_far(comm) ? "another node answers" : how);
+    return 0;
+}
+
+int proxy_comm_child(struct proxy_comm *comm, uint64_t comm_id,
+                     struct crystal_error *err)
+{
+    struct proxy_root *root = &comm->roots[0];
+    uint32_t same;
+
+    if (proxy_comm_find_root(comm->proxy, comm_id, &same))
+        return crystal_error_set(err, EEXIST,
+                                 "communicator '%s': another child has the same number "
+                                 "(NCCL numbers no shrunk ones); destroy it before",
+                                 comm->name);
+    if (put_on_board(comm, comm_id, comm_id, "made of another", err))
+        return -err->code;
+    root->magic = comm_id;
+    root->is_known = root->is_forged = true; /* nobody has to check in */
     return 0;
 }
 
@@ -393,7 +403,9 @@ int proxy_comm_root(struct proxy_comm *comm, uint32_t index,
     memcpy(root->id, id, sizeof root->id);
     root->magic = magic;
     root->is_forged = is_forged;
-    if (!index && put_on_board(comm, root, err))
+    /* root 0 names the communicator */
+    if (!index && put_on_board(comm, crystal_nccl_hash(root->id, NCCL_UNIQUE_ID_BYTES),
+                               magic, is_forged ? "id made here" : "joined", err))
         return -err->code;
     root->is_known = true;
     return 0;
@@ -407,12 +419,15 @@ static void free_arrays(struct proxy_comm *comm)
     free(comm->members);
     free(comm->order);
     free(comm->templates);
+    free(comm->wanted);
     free(comm->is_real);
     free(comm->node.ranks);
     free(comm->node.by_local);
     free(comm->reals);
     free(comm->links);
-    comm->members = comm->order = comm->templates = NULL;
+    free(comm->parent_cranks);
+    comm->members = comm->order = comm->templates = comm->wanted = NULL;
+    comm->parent_cranks = NULL;
     comm->is_real = NULL;
     comm->node.ranks = comm->node.by_local = NULL;
     comm->reals = NULL;

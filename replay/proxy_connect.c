@@ -12,6 +12,9 @@
  * the answer from the other's view. Bit 7 of the tag marks the empty messages by which
  * both sides wait for each other afterwards. A virtual rank only ever answers; a
  * message that nobody asked for would make the real rank fail when it closes.
+ *
+ * When a communicator is made of another (proxy_split.c), its members tell each other
+ * through the parent where their ring listeners are, with a tag of its own.
  */
 #include "config.h"
 
@@ -34,16 +37,23 @@ struct message {
     const uint8_t *data;
 };
 
-static void reply(struct proxy_comm *comm, const struct message *m, const void *data)
+void proxy_connect_send(struct proxy_comm *comm, uint32_t from, uint32_t real,
+                        uint32_t tag, const void *data, uint32_t bytes)
 {
-    const struct proxy_real *real = &comm->reals[proxy_comm_real(comm, m->from)];
-    struct proxy_conn *conn = proxy_dial(comm, PROXY_CONN_ONCE, real->peer_address);
-    uint32_t envelope[2] = {m->to, m->tag};
+    struct proxy_conn *conn =
+        proxy_dial(comm, PROXY_CONN_ONCE, comm->reals[real].peer_address);
+    uint32_t envelope[2] = {from, tag};
 
     if (conn && proxy_conn_put_handshake(conn, comm->magic) &&
         proxy_conn_put_frame(conn, envelope, sizeof envelope) &&
-        proxy_conn_put_frame(conn, data, m->bytes))
+        proxy_conn_put_frame(conn, data, bytes))
         proxy_conn_flush(conn);
+}
+
+static void reply(struct proxy_comm *comm, const struct message *m, const void *data)
+{
+    proxy_connect_send(comm, m->to, proxy_comm_real(comm, m->from), m->tag, data,
+                       m->bytes);
 }
 
 /* The virtual rank will send: says so at the real rank's listener. */
@@ -153,6 +163,8 @@ static void handle_message(struct proxy_comm *comm, const struct message *m)
                         "rank %u enters a barrier of symmetric memory, which "
                         "virtual ranks do not have; set NCCL_WIN_ENABLE=0",
                         m->from);
+    else if (m->tag == PROXY_TAG_SPLIT && m->bytes == PROXY_CONNECT_BYTES)
+        proxy_split_meet(comm, m->from, m->to, m->data);
     else if (m->bytes == 0 && m->tag & TAG_SYNC)
         reply(comm, m, NULL);
     else if (m->bytes && m->bytes % comm->layout->entry_bytes == 0 &&
@@ -188,16 +200,17 @@ static int parse(const struct proxy_conn *conn, struct message *ret)
     return count - ENVELOPE_BYTES >= ret->bytes;
 }
 
-static bool has_address(const struct proxy_comm *comm, const struct message *m)
+static bool is_ready(const struct proxy_comm *comm, const struct message *m)
 {
-    return comm->reals[proxy_comm_real(comm, m->from)].has_peer_address;
+    return comm->reals[proxy_comm_real(comm, m->from)].has_peer_address &&
+           (m->tag != PROXY_TAG_SPLIT || !proxy_split_is_early(comm, m->from));
 }
 
 bool proxy_connect_is_early(const struct proxy_conn *conn)
 {
     struct message m;
 
-    return parse(conn, &m) > 0 && !has_address(conn->comm, &m);
+    return parse(conn, &m) > 0 && !is_ready(conn->comm, &m);
 }
 
 void proxy_connect_read(struct proxy_conn *conn)
@@ -211,7 +224,7 @@ void proxy_connect_read(struct proxy_conn *conn)
     if (result < 0)
         proxy_comm_fail(comm, "virtual rank %u got a message that is none of NCCL's",
                         conn->crank);
-    else if (!has_address(comm, &m))
+    else if (!is_ready(comm, &m))
         return;
     else
         handle_message(comm, &m);

@@ -23,7 +23,7 @@
 #include <string.h>
 
 #define SIZE_BYTES  4U
-#define SPLIT_BYTES 8U /* ncclCommSplit gathers {int colour, int key} */
+#define SPLIT_BYTES 8U /* ncclCommSplit gathers {int key, int colour} */
 
 static uint32_t step_crank(const struct proxy_comm *comm, uint32_t crank, uint32_t up,
                            uint32_t down)
@@ -59,6 +59,7 @@ static struct proxy_gather *find(const struct proxy_comm *comm, uint32_t index)
 
 static void gather_free(struct proxy_gather *gather)
 {
+    split_groups_destroy(gather->split);
     free(gather->has);
     free(gather->slices);
     free(gather);
@@ -82,12 +83,6 @@ static bool size_is_right(struct proxy_comm *comm, uint32_t index, uint32_t size
             "all-gather %u of its set-up has %u bytes per rank, NCCL %s has "
             "%u; use one of these versions",
             index, size, proxy_layout_known(), comm->layout->gather_bytes[index]);
-        return false;
-    }
-    if (index >= PROXY_GATHER_KINDS && size == SPLIT_BYTES) {
-        proxy_comm_fail(comm, "ncclCommSplit needs the colours of virtual ranks, which "
-                              "is not there yet; make the groups without split (no "
-                              "device_id in init_process_group)");
         return false;
     }
     if (!size || size > PROXY_SLICE_MAX) {
@@ -117,6 +112,11 @@ static struct proxy_gather *gather_begin(struct proxy_comm *comm, uint32_t size)
     }
     gather->index = comm->gather_next++;
     gather->slice_bytes = size;
+    if (gather->index >= PROXY_GATHER_KINDS && size == SPLIT_BYTES &&
+        !proxy_split_begin(comm, gather)) {
+        gather_free(gather);
+        return NULL;
+    }
     while (*end)
         end = &(*end)->next;
     *end = gather;
@@ -173,7 +173,9 @@ static void learn(struct proxy_comm *comm, struct proxy_gather *gather, uint32_t
     memcpy(gather->slices + (size_t)real * gather->slice_bytes, slice,
            gather->slice_bytes);
     gather->has[real] = 1;
-    if (gather->index == PROXY_GATHER_RING_DATA) {
+    if (gather->split) {
+        proxy_split_learn(comm, gather, member->crank, slice);
+    } else if (gather->index == PROXY_GATHER_RING_DATA) {
         memcpy(member->peer_address, slice + layout->ring_peer, PROXY_ADDRESS_BYTES);
         member->has_peer_address = proxy_address_is_usable(member->peer_address);
         if (!member->has_peer_address)
@@ -278,7 +280,7 @@ void proxy_link_read(struct proxy_conn *conn)
 /* Queues one frame. Returns false where its slice is not known yet. */
 static bool fill_frame(struct proxy_comm *comm, struct proxy_link *link)
 {
-    const struct proxy_gather *gather = find(comm, link->out_gather);
+    struct proxy_gather *gather = find(comm, link->out_gather);
     uint8_t slice[PROXY_SLICE_MAX];
     uint32_t crank;
 
@@ -289,9 +291,13 @@ static bool fill_frame(struct proxy_comm *comm, struct proxy_link *link)
         return false;
     link->out_has_size = true;
     crank = out_crank(comm, link);
-    if (!gather->has[comm->templates[crank]])
+    if ((comm->is_real[crank] || !gather->split) &&
+        !gather->has[comm->templates[crank]])
         return false;
-    if (comm->is_real[crank])
+    if (!comm->is_real[crank] && gather->split) {
+        if (!proxy_split_slice(comm, gather, crank, slice))
+            return false;
+    } else if (comm->is_real[crank])
         memcpy(slice,
                gather->slices + (size_t)comm->templates[crank] * gather->slice_bytes,
                gather->slice_bytes);

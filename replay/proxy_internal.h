@@ -1,8 +1,9 @@
 /* What the files of the bootstrap proxy share: connections (proxy_conn.c),
  * communicators (proxy_comm.c), what a virtual rank says (proxy_clone.c), the ring of
  * all-gathers (proxy_gather.c), the root's part (proxy_root.c), the exchange of
- * connection handles (proxy_connect.c), the order of NCCL's rings (proxy_rings.c),
- * what other nodes answer for (proxy_relay.c).
+ * connection handles (proxy_connect.c), communicators made of others (proxy_split.c),
+ * the order of NCCL's rings (proxy_rings.c), what other nodes answer for
+ * (proxy_relay.c).
  *
  * Everything here is guarded by proxy->lock, which the thread holds except while it
  * waits for events.
@@ -12,6 +13,7 @@
 
 #include "replay/proxy.h"
 #include "replay/proxy_layout.h"
+#include "replay/split_groups.h"
 
 #include <pthread.h>
 #include <stdbool.h>
@@ -23,6 +25,7 @@
 #define PROXY_SLICE_MAX        (32U << 10) /* a rank's part of an all-gather */
 #define PROXY_SOCKET_BOOTSTRAP 1           /* NCCL's type of a bootstrap socket */
 #define PROXY_NONE             UINT32_MAX
+#define PROXY_TAG_SPLIT        (1U << 29) /* messages about the ring of a child */
 
 struct proxy_comm;
 struct proxy_link;
@@ -94,6 +97,9 @@ struct proxy_gather {
     uint32_t slice_bytes;
     uint8_t *has;    /* [real_count], owned */
     uint8_t *slices; /* [real_count][slice_bytes], owned */
+    /* colours and keys of ncclCommSplit; owned; NULL where it is none */
+    struct split_groups *split;
+    uint32_t split_number, child_number; /* of the parent: from 1 and from 0 */
 };
 
 struct proxy_real {
@@ -149,8 +155,9 @@ struct proxy_comm {
     const struct proxy_layout *layout;
     uint32_t *members; /* lrank by crank; owned, freed when closed */
     uint32_t *order;   /* cranks by ascending lrank; owned; NULL where members ascend */
-    uint32_t *templates;      /* real index by crank (its own for a real one); owned */
-    uint8_t *is_real;         /* owned */
+    uint32_t *templates; /* real index by crank (its own for a real one); owned */
+    uint32_t *wanted;    /* step of an all-gather that needs a virtual slice; owned */
+    uint8_t *is_real;    /* owned */
     struct proxy_real *reals; /* by crank order; owned */
     struct proxy_link *links; /* owned */
     struct proxy_gather *gathers;
@@ -158,6 +165,11 @@ struct proxy_comm {
     uint32_t gather_next;  /* index of the next new all-gather */
     struct proxy_node node;
     uint32_t checkin_flying; /* check-ins at real roots on their way */
+    /* ncclCommSplit and ncclCommShrink: how many there were, those of the former alone;
+     * of a child: whose, and its members' cranks there (owned) */
+    uint32_t child_count, split_count;
+    struct proxy_comm *parent; /* NULL: made with an id */
+    uint32_t *parent_cranks;
     uint64_t begin_ns, setup_ns, connect_count;
 };
 
@@ -175,6 +187,7 @@ struct crystal_proxy {
     struct proxy_conn *first, *last, *dead;
     uint32_t new_count; /* connections without a handshake */
     struct proxy_comm *comms, **comms_end;
+    struct split_told told; /* groups that children may be */
     struct crystal_error failure;
     struct crystal_proxy_counters counters;
 };
@@ -231,6 +244,9 @@ struct proxy_comm *proxy_comm_create(struct crystal_proxy *proxy, const char *na
                                      uint32_t root_count, uint32_t nranks,
                                      const uint32_t *members,
                                      struct crystal_error *err);
+/* One that is made of another, without roots: its number names it. */
+int proxy_comm_child(struct proxy_comm *comm, uint64_t comm_id,
+                     struct crystal_error *err);
 /* Takes it out of the list. */
 void proxy_comm_remove(struct proxy_comm *comm);
 /* A root's id is known; with that of root 0 the communicator comes on the board. */
@@ -290,6 +306,23 @@ void proxy_gathers_free(struct proxy_comm *comm);
 void proxy_comm_clone(struct proxy_comm *comm, const struct proxy_gather *gather,
                       uint32_t crank, uint8_t *slice);
 
+/* --- proxy_split.c --- */
+
+/* The all-gather of colours and keys begins. False where memory is short. */
+bool proxy_split_begin(struct proxy_comm *comm, struct proxy_gather *gather);
+/* A real rank's slice has come; behind the last one the children are there. */
+void proxy_split_learn(struct proxy_comm *comm, struct proxy_gather *gather,
+                       uint32_t crank, const uint8_t *slice);
+/* A virtual rank's slice. False where it is too early, or the communicator failed. */
+bool proxy_split_slice(struct proxy_comm *comm, struct proxy_gather *gather,
+                       uint32_t crank, uint8_t *slice);
+/* Whether a real rank's message about a child's ring has to wait for the others. */
+bool proxy_split_is_early(const struct proxy_comm *comm, uint32_t from);
+/* Real rank `from` tells virtual rank `to`, behind which it stands in a child, where
+ * its ring listener is. */
+void proxy_split_meet(struct proxy_comm *comm, uint32_t from, uint32_t to,
+                      const uint8_t address[PROXY_ADDRESS_BYTES]);
+
 /* --- proxy_rings.c --- */
 
 /* A real rank's topology has come: once that of all has, the board gets the order of
@@ -304,6 +337,8 @@ void proxy_root_answer(struct proxy_conn *conn);  /* incoming, from a real root 
 void proxy_root_pump(struct proxy_comm *comm);
 /* Root 0 is known: answers who has checked in before. */
 void proxy_root_settle(struct proxy_comm *comm);
+/* The same for what is known of one real member. */
+void proxy_root_settle_one(struct proxy_comm *comm, uint32_t real);
 /* No virtual rank has to check in any more. */
 bool proxy_root_is_done(const struct proxy_comm *comm);
 /* The real root is gone. Once the real ranks are set up nobody needs it: the check-ins
@@ -315,6 +350,9 @@ void proxy_root_left(struct proxy_comm *comm);
 /* --- proxy_connect.c --- */
 
 void proxy_connect_read(struct proxy_conn *conn);
+/* Virtual rank `from` sends to real member `real`, whose address is known. */
+void proxy_connect_send(struct proxy_comm *comm, uint32_t from, uint32_t real,
+                        uint32_t tag, const void *data, uint32_t bytes);
 /* Its message is complete and waits for the sender's address. */
 bool proxy_connect_is_early(const struct proxy_conn *conn);
 /* A real rank's address for such messages is known now: go on with those that came

@@ -101,6 +101,11 @@ static void settle(struct proxy_comm *comm, uint32_t real)
         answer(comm, &comm->reals[previous], me->ring_address);
 }
 
+void proxy_root_settle_one(struct proxy_comm *comm, uint32_t real)
+{
+    settle(comm, real);
+}
+
 void proxy_root_settle(struct proxy_comm *comm)
 {
     for (uint32_t i = 0; i < comm->real_count && !comm->is_failed; i++)

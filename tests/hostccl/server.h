@@ -28,9 +28,10 @@ static inline int server_line(struct server *s, char *line, size_t bytes,
     return -1;
 }
 
-/* n logical ranks, per_node on a target node, `real` of them real; sets CRYSTAL_BOARD.
- * 0 or -1. */
-static inline int server_start(struct server *s, int n, int per_node, const char *real)
+/* n logical ranks, per_node on a target node, `real` of them real, in a grid as
+ * --crystal-parallel has it (NULL: none); sets CRYSTAL_BOARD. 0 or -1. */
+static inline int server_start_grid(struct server *s, int n, int per_node,
+                                    const char *real, const char *grid)
 {
     static char line[4096];
     const char *build = getenv("CRYSTAL_BUILDDIR");
@@ -49,7 +50,8 @@ static inline int server_start(struct server *s, int n, int per_node, const char
         (void)dup2(out[1], 1);
         close(in[1]);
         close(out[0]);
-        execl(path, "nodeserver", "-n", count, "-g", node, "-r", real, (char *)NULL);
+        execl(path, "nodeserver", "-n", count, "-g", node, "-r", real,
+              grid ? "-p" : (char *)NULL, grid, (char *)NULL);
         _exit(127);
     }
     close(in[0]);
@@ -69,6 +71,22 @@ static inline int server_start(struct server *s, int n, int per_node, const char
         s->world.internal[i] = (char)byte;
     }
     return 0;
+}
+
+static inline int server_start(struct server *s, int n, int per_node, const char *real)
+{
+    return server_start_grid(s, n, per_node, real, NULL);
+}
+
+/* Gives it a line and reads the answer, whole. */
+static inline void server_ask(struct server *s, const char *command, char *answer,
+                              size_t bytes)
+{
+    (void)fprintf(s->to, "%s\n", command);
+    (void)fflush(s->to);
+    if (!fgets(answer, (int)bytes, s->from))
+        *answer = '\0';
+    answer[strcspn(answer, "\n")] = '\0';
 }
 
 /* 0 where the node has not failed. */

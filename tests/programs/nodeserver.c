@@ -2,14 +2,15 @@
  * it: virtual ranks that answer at once, ids on request.
  *
  * usage: nodeserver -n N [-g RANKS_PER_NODE] [-r REAL] [-b BYTES_PER_S] [-l LATENCY_NS]
- *                   [-j GRAPH]
+ *                   [-j GRAPH] [-p PARALLEL]
  * N logical ranks, REAL of them real (a list like 0-7,16; default 0), the others
- * virtual. -b and -l pace the wire (default: not). It prints
- *   board PATH                  the value of CRYSTAL_BOARD
+ * virtual. -b and -l pace the wire (default: not); -p has the form of
+ * --crystal-parallel. It prints board PATH                  the value of CRYSTAL_BOARD
  *   id world HEX                256 digits: the unique id of all N ranks, made here
  * and then obeys lines on its standard input, one answer line each:
  *   forge NAME MEMBERS          -> id NAME HEX
  *   join NAME HEX MEMBERS       -> ok          (an id that real crank 0 made)
+ *   group MEMBERS               -> ok          (a group of the job: a child may be it)
  *   status                      -> ok, or error SENTENCE
  *   rss                         -> rss KIB     (the most it ever was)
  *   yaml PATH                   -> ok          (writes run.yaml)
@@ -80,6 +81,22 @@ static void make(int forge, const char *name, const char *hex, const char *list)
     free(members);
 }
 
+static void make_group(const char *list)
+{
+    struct crystal_error err = {0};
+    uint32_t *members, count;
+
+    if (crystal_ranks_parse(list, layout.lrank_count, 1, &members, &count, &err)) {
+        say_error(&err);
+        return;
+    }
+    if (crystal_node_group(node, count, members, &err))
+        say_error(&err);
+    else
+        printf("ok\n");
+    free(members);
+}
+
 static void say_rss(void)
 {
     unsigned long kib = 0;
@@ -107,6 +124,8 @@ static void obey(char *line)
         make(1, word[1], NULL, word[2]);
     else if (!strcmp(word[0], "join") && word[3])
         make(0, word[1], word[2], word[3]);
+    else if (!strcmp(word[0], "group") && word[1])
+        make_group(word[1]);
     else if (!strcmp(word[0], "rss"))
         say_rss();
     else if (!strcmp(word[0], "status") || (!strcmp(word[0], "yaml") && word[1])) {
@@ -128,7 +147,7 @@ static int parse_options(int argc, char **argv, struct crystal_node_config *conf
     int option;
 
     layout.ranks_per_node = 1;
-    while ((option = getopt(argc, argv, "n:g:r:b:l:j:")) != -1) {
+    while ((option = getopt(argc, argv, "n:g:r:b:l:j:p:")) != -1) {
         unsigned long long value = optarg ? strtoull(optarg, NULL, 10) : 0;
 
         switch (option) {
@@ -146,6 +165,12 @@ static int parse_options(int argc, char **argv, struct crystal_node_config *conf
             break;
         case 'l':
             layout.wire_latency_ns = value;
+            break;
+        case 'p':
+            if (crystal_grid_parse(optarg, &layout.grid, &err)) {
+                (void)fprintf(stderr, "nodeserver: %s\n", err.text);
+                return -1;
+            }
             break;
         case 'j':
             config->graph_path = optarg;
@@ -184,7 +209,8 @@ int main(int argc, char **argv)
 
     if (parse_options(argc, argv, &config)) {
         (void)fprintf(stderr, "usage: nodeserver -n N [-g RANKS_PER_NODE] [-r REAL] "
-                              "[-b BYTES_PER_S] [-l LATENCY_NS] [-j GRAPH]\n");
+                              "[-b BYTES_PER_S] [-l LATENCY_NS] [-j GRAPH] "
+                              "[-p PARALLEL]\n");
         return 2;
     }
     (void)setvbuf(stdout, NULL, _IOLBF, 0); /* whole lines to a pipe */
