@@ -55,6 +55,13 @@ int stage_node_inputs(const struct stage *stage, int timed, struct crystal_error
     return timed ? stage_check_graph(stage, err) : 0;
 }
 
+static void add_env(void *context, const char *assignment)
+{
+    struct stage *stage = context;
+
+    stage_env_add(&stage->env, "%s", assignment);
+}
+
 int stage_node_open(struct stage *stage, int timed, struct stage_far *far,
                     struct crystal_error *err)
 {
@@ -96,6 +103,7 @@ int stage_node_open(struct stage *stage, int timed, struct stage_far *far,
     /* NCCL 2.28 unloads a plugin with its last communicator and forgets its name; a
      * program that makes its groups anew would go on with sockets */
     stage_env_add(&stage->env, "NCCL_NET_PLUGIN_REF_COUNT=1");
+    crystal_target_each_env(&stage->layout.target, add_env, stage);
     return 0;
 }
 

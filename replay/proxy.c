@@ -376,6 +376,10 @@ struct crystal_proxy *crystal_proxy_create(const struct crystal_proxy_config *co
                                 strerror(errno));
         goto err_proxy;
     }
+    proxy->messages = proxy_layout_find((int)config->layout->target.nccl_version,
+                                        config->layout->target.nccl_untested, err);
+    if (!proxy->messages)
+        goto err_proxy;
     if (wake_open(proxy, err) || listener_open(proxy, config, err))
         goto err_proxy;
     code = pthread_create(&proxy->thread, NULL, run, proxy);

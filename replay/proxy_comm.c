@@ -122,7 +122,11 @@ static int take_members(struct proxy_comm *comm, const uint32_t *members,
  * and the links at the ends. Some member is virtual. */
 static void find_runs(struct proxy_comm *comm)
 {
-    uint32_t n = comm->nranks, real = 0, first_virtual = 0, begin;
+    const bool is_one_way = comm->layout->is_one_way;
+    const uint32_t n = comm->nranks;
+    /* slices that an all-gather sends to the next rank, and to the previous one */
+    const uint32_t forth = is_one_way ? n - 1 : n / 2, back = n - 1 - forth;
+    uint32_t real = 0, first_virtual = 0, begin;
 
     for (uint32_t i = 0; i < n; i++)
         if (comm->is_real[i]) {
@@ -141,28 +145,27 @@ static void find_runs(struct proxy_comm *comm)
             length++;
         for (uint32_t k = 0; k < length; k++)
             comm->reals[comm->templates[(begin + k) % n]].reach =
-                k < length - 1 - k ? k : length - 1 - k;
-        comm->links[comm->link_count++] =
-            (struct proxy_link){.real = comm->templates[begin],
-                                .in_count = n / 2 - (n % 2 == 0),
-                                .out_count = n / 2};
+                k < length - 1 - k && !is_one_way ? k : length - 1 - k;
+        comm->links[comm->link_count++] = (struct proxy_link){
+            .real = comm->templates[begin], .in_count = back, .out_count = forth};
         comm->links[comm->link_count++] =
             (struct proxy_link){.real = comm->templates[(begin + length - 1) % n],
                                 .is_next = true,
-                                .in_count = n / 2,
-                                .out_count = n / 2 - (n % 2 == 0)};
+                                .in_count = forth,
+                                .out_count = back};
         i += length - 1;
     }
 }
 
-/* The step in which each virtual rank's slice is wanted first, by crank. */
+/* The step in which each virtual rank's slice is wanted first, by crank: by the next
+ * real rank, or by the previous one. */
 static void find_wanted(const struct proxy_comm *comm, uint32_t *wanted)
 {
     uint32_t n = comm->nranks, distance = 0;
 
     for (uint32_t i = 0; i < 2 * n; i++) { /* twice round, so that the seam is right */
         distance = comm->is_real[i % n] ? 0 : distance + 1;
-        wanted[i % n] = distance;
+        wanted[i % n] = comm->layout->is_one_way ? n : distance;
     }
     distance = 0;
     for (uint32_t i = 2 * n; i-- > 0;) {
@@ -320,7 +323,7 @@ struct proxy_comm *proxy_comm_create(struct crystal_proxy *proxy, const char *na
         comm->root_count = root_count;
         comm->owner = crystal_proxy_owner(proxy, nranks, members);
         comm->is_open = true;
-        comm->layout = proxy_layout_find(0);
+        comm->layout = proxy->messages;
     }
     if (!comm || make_roots(comm)) {
         (void)crystal_error_set(err, ENOMEM, "communicator '%s': out of memory", name);

@@ -175,8 +175,8 @@ static void handle_message(struct proxy_comm *comm, const struct message *m)
         proxy_comm_fail(
             comm,
             "rank %u sends %u bytes with tag 0x%x to virtual rank %u, which "
-            "no known version of NCCL does (known: %s)",
-            m->from, m->bytes, m->tag, m->to, proxy_layout_known());
+            "NCCL %s does not",
+            m->from, m->bytes, m->tag, m->to, comm->layout->versions);
 }
 
 /* 1 a whole message, 0 not yet, -1 nonsense. */

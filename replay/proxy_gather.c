@@ -1,9 +1,10 @@
 /* The ring of all-gathers, seen from where virtual ranks stand next to real ones.
  *
- * NCCL 2.28's bootstrap gathers in both directions at once. Of n ranks, in step s < n/2
- * rank r sends to its next the slice of r-s and to its previous the slice of r+s; for
- * even n the last step goes to the next only. A frame is a size and that many bytes;
- * in a step all sizes are exchanged before any payload.
+ * NCCL's bootstrap gathers in both directions at once since 2.28.7. Of n ranks, in step
+ * s < n/2 rank r sends to its next the slice of r-s and to its previous the slice of
+ * r+s; for even n the last step goes to the next only. Before, all n - 1 steps went to
+ * the next (is_one_way). A frame is a size and that many bytes; in a step all sizes are
+ * exchanged before any payload.
  *
  * So on the connection of a real rank a to its virtual next we read the slices of a,
  * a-1, ... and write those of a+1, a+2, ...; on that of a virtual rank to its real next
@@ -81,8 +82,8 @@ static bool size_is_right(struct proxy_comm *comm, uint32_t index, uint32_t size
         proxy_comm_fail(
             comm,
             "all-gather %u of its set-up has %u bytes per rank, NCCL %s has "
-            "%u; use one of these versions",
-            index, size, proxy_layout_known(), comm->layout->gather_bytes[index]);
+            "%u; set nccl.version in crystal.yaml to the program's",
+            index, size, comm->layout->versions, comm->layout->gather_bytes[index]);
         return false;
     }
     if (!size || size > PROXY_SLICE_MAX) {
@@ -188,12 +189,14 @@ static void learn(struct proxy_comm *comm, struct proxy_gather *gather, uint32_t
         int32_t version = proxy_get_i32(slice, layout->peer_version);
         int32_t crank = proxy_get_i32(slice, layout->peer_rank);
 
+        char text[PROXY_VERSION_TEXT];
+
         if (version < layout->version_min || version > layout->version_max)
             proxy_comm_fail(comm,
-                            "logical rank %u runs NCCL version code %d; messages of "
-                            "NCCL %s are known, use one of these",
-                            comm->members[member->crank], version,
-                            proxy_layout_known());
+                            "logical rank %u runs NCCL %s, but the job is set up for "
+                            "NCCL %s; set nccl.version in crystal.yaml to it",
+                            comm->members[member->crank],
+                            proxy_version_text(version, text), layout->versions);
         else if (crank < 0 || (uint32_t)crank != member->crank)
             proxy_comm_fail(comm,
                             "logical rank %u says that it is rank %d, the members say "

@@ -177,7 +177,8 @@ struct crystal_proxy {
     struct crystal_board *board;
     const struct crystal_layout *layout;
     const struct crystal_graph *graph;
-    struct crystal_links *links; /* NULL: this node alone */
+    struct crystal_links *links;         /* NULL: this node alone */
+    const struct proxy_layout *messages; /* those of the job's NCCL */
     pthread_mutex_t lock;
     pthread_t thread;
     bool has_thread, is_stopping;

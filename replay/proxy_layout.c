@@ -3,63 +3,122 @@
  * ncclConnect), src/init.cc (allGatherInfo), src/include/graph.h (ncclTopoRanks), in
  * the host's byte order on x86-64 and aarch64.
  *
- * A version is recognised by the size of its check-in where the proxy is the root, and
- * checked again by the size of every all-gather and by the version that peers report.
+ * Which row a job uses is said by nccl.version in crystal.yaml; versions with one form
+ * of messages and other rules cannot be told apart in time. It is checked by the size
+ * of the check-in, of every all-gather, and by the version that peers report.
  */
 #include "config.h"
 
 #include "replay/proxy_layout.h"
 
+#include <errno.h>
+#include <stdio.h>
 #include <string.h>
 
+/* Fields that have not moved since 2.28.3. */
+#define SINCE_2_28                                                                    \
+    .checkin_rank = 0, .checkin_nranks = 4, .checkin_iroot = 8, .checkin_nroots = 12, \
+    .ring_peer = 0, .ring_proxy = 28, .ring_uds = 56, .ring_ras = 64,                 \
+    .ring_ras_bytes = 56, .peer_rank = 0, .peer_host = 16, .peer_pid = 24,            \
+    .peer_bus = 40, .peer_fabric_uuid = 76, .peer_version = 112,                      \
+    .topology_cross_nic = 224, .topology_ranks = 228, .channel_count = 64,            \
+    .topology_tree_channels = 4, .topology_ring_channels = 36, .entry_bytes = 256,    \
+    .entry_gdr = 128
+
+/* The newest tested one first. */
 static const struct proxy_layout rows[] = {
     {
         .versions = "2.28.7 to 2.28.9",
         .version_min = 22807,
         .version_max = 22809,
-        .tested = "2.28.9 tested, 2.28.7 read: the same structures",
+        .source = "2.28.9 tested; 2.28.7 has the same structures (v2.28.7-1)",
+        .is_tested = true,
         .checkin_bytes = 172,
-        .checkin_rank = 0,
-        .checkin_nranks = 4,
-        .checkin_iroot = 8,
-        .checkin_nroots = 12,
         .checkin_listen = 16,
         .checkin_connect = 44,
         .gather_bytes = {120, 120, 2292},
-        .ring_peer = 0,
-        .ring_proxy = 28,
-        .ring_uds = 56,
-        .ring_ras = 64,
-        .ring_ras_bytes = 56,
-        .peer_rank = 0,
-        .peer_host = 16,
-        .peer_pid = 24,
-        .peer_bus = 40,
-        .peer_fabric_uuid = 76,
-        .peer_version = 112,
-        .topology_cross_nic = 224,
-        .topology_ranks = 228,
-        .channel_count = 64,
-        .topology_tree_channels = 4,
-        .topology_ring_channels = 36,
-        .entry_bytes = 256,
-        .entry_gdr = 128,
+        SINCE_2_28,
+    },
+    {
+        .versions = "2.28.3",
+        .version_min = 22803,
+        .version_max = 22803,
+        .source = "v2.28.3-1: the structures of 2.28.9; socketRingAllGather",
+        .is_tested = true, /* by a client of our own: tests/unit/proxy */
+        .is_one_way = true,
+        .checkin_bytes = 172,
+        .checkin_listen = 16,
+        .checkin_connect = 44,
+        .gather_bytes = {120, 120, 2292},
+        SINCE_2_28,
+    },
+    {
+        .versions = "2.29.2 to 2.29.3",
+        .version_min = 22902,
+        .version_max = 22903,
+        .source = "v2.29.3-1: extInfo has an offset, allGatherInfo two fields more",
+        .checkin_bytes = 176,
+        .checkin_listen = 20,
+        .checkin_connect = 48,
+        .gather_bytes = {120, 120, 2300},
+        SINCE_2_28,
     },
 };
+#define ROW_COUNT (sizeof rows / sizeof rows[0])
 
-const struct proxy_layout *proxy_layout_find(uint32_t checkin_bytes)
+const char *proxy_version_text(int version, char text[PROXY_VERSION_TEXT])
 {
-    if (!checkin_bytes)
-        return &rows[0];
-    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)
-        if (rows[i].checkin_bytes == checkin_bytes)
+    if (version < 10000)
+        (void)snprintf(text, PROXY_VERSION_TEXT, "code %d", version);
+    else
+        (void)snprintf(text, PROXY_VERSION_TEXT, "%d.%d.%d", version / 10000,
+                       version / 100 % 100, version % 100);
+    return text;
+}
+
+/* Which versions may be used. */
+static void list_known(bool allow_untested, char *text, size_t bytes)
+{
+    size_t at = 0;
+
+    *text = '\0';
+    for (size_t i = 0; i < ROW_COUNT && at < bytes; i++)
+        if (rows[i].is_tested || allow_untested)
+            at += (size_t)snprintf(text + at, bytes - at, "%s%s", at ? ", " : "",
+                                   rows[i].versions);
+}
+
+const struct proxy_layout *proxy_layout_find(int version, bool allow_untested,
+                                             struct crystal_error *err)
+{
+    char name[PROXY_VERSION_TEXT], known[128];
+
+    for (size_t i = 0; i < ROW_COUNT; i++) {
+        if (version && (version < rows[i].version_min || version > rows[i].version_max))
+            continue;
+        if (rows[i].is_tested || allow_untested)
             return &rows[i];
+        (void)crystal_error_set(
+            err, ENOTSUP,
+            "the messages of NCCL %s were read from its sources, but "
+            "not tested; set nccl.untested to yes in crystal.yaml to "
+            "try them",
+            proxy_version_text(version, name));
+        return NULL;
+    }
+    list_known(allow_untested, known, sizeof known);
+    (void)crystal_error_set(err, ENOTSUP,
+                            "the messages of NCCL %s are not known; use NCCL %s",
+                            proxy_version_text(version, name), known);
     return NULL;
 }
 
-const char *proxy_layout_known(void)
+const char *proxy_layout_of_checkin(uint32_t checkin_bytes)
 {
-    return rows[0].versions;
+    for (size_t i = 0; i < ROW_COUNT; i++)
+        if (rows[i].checkin_bytes == checkin_bytes)
+            return rows[i].versions;
+    return "of an unknown version";
 }
 
 int32_t proxy_get_i32(const uint8_t *bytes, uint32_t offset)

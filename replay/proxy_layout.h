@@ -6,6 +6,9 @@
 #ifndef CRYSTAL_PROXY_LAYOUT_H
 #define CRYSTAL_PROXY_LAYOUT_H
 
+#include "runtime/error.h"
+
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -26,7 +29,9 @@ struct proxy_layout {
     const char *versions; /* for sentences */
     int version_min;      /* NCCL_VERSION_CODE, both inclusive */
     int version_max;
-    const char *tested; /* how we know: "tested" against the library, "read" */
+    const char *source; /* how we know, and from where */
+    bool is_tested;     /* against the library; else only read */
+    bool is_one_way;    /* all-gathers go to the next rank only, in n - 1 steps */
     /* check-in at the root */
     uint32_t checkin_bytes, checkin_rank, checkin_nranks, checkin_iroot, checkin_nroots,
         checkin_listen, checkin_connect;
@@ -47,10 +52,15 @@ struct proxy_layout {
 #define PROXY_TOPOLOGY_ARRAYS 8
 enum { PROXY_TOPOLOGY_RECEIVE = 0, PROXY_TOPOLOGY_NEXT = 3 }; /* which array */
 
-/* The row whose check-in has this size; NULL if none. With 0: the newest tested row. */
-const struct proxy_layout *proxy_layout_find(uint32_t checkin_bytes);
-/* All versions that have a row, for sentences. */
-const char *proxy_layout_known(void);
+/* The row of this version (0: the newest tested one), one that was only read where
+ * allow_untested says so. NULL with a sentence that says what to do. */
+const struct proxy_layout *proxy_layout_find(int version, bool allow_untested,
+                                             struct crystal_error *err);
+/* The versions whose check-in has this size, "of an unknown version" if none. */
+const char *proxy_layout_of_checkin(uint32_t checkin_bytes);
+/* "2.28.9"; text has room for PROXY_VERSION_TEXT. */
+#define PROXY_VERSION_TEXT 32
+const char *proxy_version_text(int version, char text[PROXY_VERSION_TEXT]);
 
 /* Who a virtual rank is, for the clone of a message. */
 struct proxy_identity {

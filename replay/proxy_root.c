@@ -26,9 +26,9 @@
 static void refuse_size(struct proxy_comm *comm, uint32_t size)
 {
     proxy_comm_fail(comm,
-                    "a check-in of %u bytes is that of an unknown version of NCCL; use "
-                    "NCCL %s",
-                    size, proxy_layout_known());
+                    "a check-in of %u bytes is that of NCCL %s, but the job is set up "
+                    "for NCCL %s (nccl.version in crystal.yaml)",
+                    size, proxy_layout_of_checkin(size), comm->layout->versions);
 }
 
 /* The root whose block has this crank. */
@@ -188,7 +188,6 @@ static void take_checkin(struct proxy_comm *comm, uint32_t index,
 void proxy_root_checkin(struct proxy_conn *conn)
 {
     struct proxy_comm *comm = conn->comm;
-    const struct proxy_layout *layout;
     const uint8_t *bytes;
     size_t count = proxy_conn_input(conn, &bytes);
     uint32_t size;
@@ -196,15 +195,13 @@ void proxy_root_checkin(struct proxy_conn *conn)
     if (count < sizeof size)
         return;
     size = proxy_get_u32(bytes, 0);
-    layout = size ? proxy_layout_find(size) : NULL;
-    if (!layout || !comm->is_open) {
+    if (size != comm->layout->checkin_bytes || !comm->is_open) {
         refuse_size(comm, size);
         proxy_conn_close(conn);
         return;
     }
     if (count < sizeof size + size)
         return;
-    comm->layout = layout;
     bytes += sizeof size;
     if (is_sensible(comm, conn->root, bytes))
         take_checkin(comm, conn->root, bytes);
@@ -222,9 +219,9 @@ void proxy_root_answer(struct proxy_conn *conn)
         return;
     if (proxy_get_u32(bytes, 0) != PROXY_CONNECT_BYTES) {
         proxy_comm_fail(comm,
-                        "the root answers with %u bytes, NCCL %s with %u; use one "
-                        "of these versions",
-                        proxy_get_u32(bytes, 0), proxy_layout_known(),
+                        "the root answers with %u bytes, NCCL %s with %u; set "
+                        "nccl.version in crystal.yaml to the program's",
+                        proxy_get_u32(bytes, 0), comm->layout->versions,
                         PROXY_CONNECT_BYTES);
         proxy_conn_close(conn);
         return;

@@ -10,8 +10,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define CHILD_NAME_MAX 111U /* what fits an id behind 16 bytes: capture/park_split.c \
-                             */
+#define CHILD_NAME_MAX                                            \
+    111U /* what fits an id behind 16 bytes: capture/park_split.c \
+          */
 
 /* The hash of a tuple of small integers, which are their own hashes (CPython since 3.8,
  * Objects/tupleobject.c: xxHash's rounds of one lane). */

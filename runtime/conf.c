@@ -17,11 +17,19 @@ enum type {
     TYPE_BANDWIDTH,
     TYPE_DURATION,
     TYPE_PERCENT,
-    TYPE_TEXT
+    TYPE_TEXT,
+    TYPE_VERSION,
+    TYPE_BUFFERS,
+    TYPE_NO, /* a flag that is 1 for no */
+    TYPE_NICS,
+    TYPE_FLAG,
+    TYPE_FILE
 };
 
-static const char *const type_names[] = {"yes or no", "count",      "bandwidth",
-                                         "duration",  "percentage", "text"};
+static const char *const type_names[] = {
+    "yes or no", "count",   "bandwidth",   "duration",  "percentage",
+    "text",      "version", "host or gpu", "yes or no", "count from 1 to 32",
+    "yes or no", "file"};
 
 /* The default network is that of an ordinary 10 Gbit/s cluster: slow enough that a
  * machine without a GPU can play the sandbox's own traffic at that speed. */
@@ -45,6 +53,20 @@ static const struct key {
      "how often plan measures at most: at once, then in the time that it has composed"},
     {"plan.tolerance", TYPE_PERCENT, offsetof(struct crystal_conf, plan_tolerance_ppm),
      "2%", "plan ends when two passes compose iterations that differ by less"},
+    {"nccl.version", TYPE_VERSION, offsetof(struct crystal_conf, target.nccl_version),
+     "newest",
+     "NCCL's version in the sandbox, as 2.28.9; newest is the newest that was tested"},
+    {"nccl.untested", TYPE_FLAG, offsetof(struct crystal_conf, target.nccl_untested),
+     "no",
+     "whether versions are taken whose messages were read from NCCL's sources only"},
+    {"gpu.buffers", TYPE_BUFFERS, offsetof(struct crystal_conf, target.gpu_buffers),
+     "host", "where NCCL's network buffers are; gpu as with GPU Direct"},
+    {"gpu.contents", TYPE_NO, offsetof(struct crystal_conf, target.is_valueless), "yes",
+     "whether virtual ranks' floating-point messages have contents; no is for times"},
+    {"nic.count", TYPE_NICS, offsetof(struct crystal_conf, target.nic_count), "1",
+     "NICs of a node of the target that NCCL sees, crystal0 and so on"},
+    {"nic.topology", TYPE_FILE, offsetof(struct crystal_conf, target.topology), "",
+     "NCCL's topology file of the target's node, as NCCL_TOPO_FILE; empty: none"},
     {"job_dir", TYPE_TEXT, offsetof(struct crystal_conf, job_dir), "./crystal.%x",
      "where job directories go; %x is the job's name, %u the user"},
     {"request.gres_per_node", TYPE_TEXT, offsetof(struct crystal_conf, gres_per_node),
@@ -123,6 +145,28 @@ int crystal_duration_parse(const char *text, uint64_t *ret_ns)
     return scaled(text, units, ret_ns);
 }
 
+static int set_flag(const char *text, int yes_is_zero, int *ret)
+{
+    const int is_yes = strcmp(text, "yes") == 0 || strcmp(text, "true") == 0;
+
+    if (!is_yes && strcmp(text, "no") != 0 && strcmp(text, "false") != 0)
+        return -EINVAL;
+    *ret = is_yes != yes_is_zero;
+    return 0;
+}
+
+static int set_nics(const char *text, uint32_t *ret)
+{
+    static const struct unit units[] = {{"", 1}, {NULL, 0}};
+    uint64_t value;
+
+    if (strchr(text, '.') || scaled(text, units, &value) || value == 0 ||
+        value > CRYSTAL_NICS_MAX)
+        return -EINVAL;
+    *ret = (uint32_t)value;
+    return 0;
+}
+
 static int set_value(struct crystal_conf *conf, const struct key *key, const char *text)
 {
     void *field = (char *)conf + key->offset;
@@ -155,6 +199,25 @@ static int set_value(struct crystal_conf *conf, const struct key *key, const cha
         return crystal_bandwidth_parse(text, field);
     case TYPE_DURATION:
         return crystal_duration_parse(text, field);
+    case TYPE_VERSION:
+        return crystal_target_version_parse(text, field);
+    case TYPE_BUFFERS:
+        if (strcmp(text, "host") != 0 && strcmp(text, "gpu") != 0)
+            return -EINVAL;
+        *(int *)field = *text == 'g';
+        return 0;
+    case TYPE_NO:
+    case TYPE_FLAG:
+        return set_flag(text, key->type == TYPE_NO, field);
+    case TYPE_NICS:
+        return set_nics(text, field);
+    case TYPE_FILE:
+        if (!*text) {
+            free(*(char **)field);
+            *(char **)field = NULL;
+            return 0;
+        }
+        /* fallthrough */
     case TYPE_TEXT: {
         char *copy = strdup(text);
 
@@ -239,6 +302,7 @@ void crystal_conf_fini(struct crystal_conf *conf)
     crystal_inject_rules_fini(&conf->inject);
     free(conf->job_dir);
     free(conf->gres_per_node);
+    crystal_target_fini(&conf->target);
     memset(conf, 0, sizeof *conf);
 }
 

@@ -7,6 +7,7 @@
 #include "runtime/error.h"
 #include "runtime/inject_rules.h"
 #include "runtime/stage_rules.h"
+#include "runtime/target.h"
 
 #include <stddef.h>
 #include <stdint.h>
@@ -22,6 +23,7 @@ struct crystal_conf {
     char *gres_per_node;         /* owned; empty = ask for nothing */
     struct crystal_stage_rules stage[CRYSTAL_STAGE_COUNT];
     struct crystal_inject_rules inject;
+    struct crystal_target target;
 };
 
 /* Defaults, then path over them (NULL: defaults only). Unknown keys, bad values and

@@ -47,6 +47,9 @@
 /* Plugin: "gpu" lets NCCL keep its network buffers on the GPU, as with GPU Direct (set
  * NCCL_NET_GDR_LEVEL=SYS with it); anything else: in host memory. */
 #define CRYSTAL_ENV_BUFFERS "CRYSTAL_BUFFERS"
+/* Plugin: how many NICs NCCL sees, crystal0 and so on, each of the wire's speed;
+ * unset = 1. */
+#define CRYSTAL_ENV_NICS "CRYSTAL_NICS"
 /* Plugin: "1" lets ranks of one host give each other payload through shared memory, of
  * 16 MiB a connection; "0" (default): through the socket. */
 #define CRYSTAL_ENV_SHARE "CRYSTAL_SHARE"

@@ -17,6 +17,7 @@ void crystal_layout_fini(struct crystal_layout *layout)
     free(layout->program);
     crystal_stage_rules_fini(layout->stage);
     crystal_inject_rules_fini(&layout->inject);
+    crystal_target_fini(&layout->target);
     memset(layout, 0, sizeof *layout);
 }
 

@@ -9,6 +9,7 @@
 #include "runtime/error.h"
 #include "runtime/inject_rules.h"
 #include "runtime/stage_rules.h"
+#include "runtime/target.h"
 
 #include <stddef.h>
 #include <stdint.h>
@@ -45,6 +46,7 @@ struct crystal_layout {
     int payload_all;
     uint64_t wire_bytes_per_s; /* wire.bandwidth */
     uint64_t wire_latency_ns;  /* wire.latency */
+    struct crystal_target target; /* nccl, gpu and nic; owned */
     uint32_t plan_passes;      /* plan.passes, at least 1 */
     uint32_t plan_tolerance_ppm;
     uint64_t fingerprint; /* program, arguments (outside stage rules), grid, versions */

@@ -61,6 +61,7 @@ static int print(FILE *out, const struct crystal_layout *l)
                 l->wire_bytes_per_s, l->wire_latency_ns);
         fprintf(out, "plan:\n  passes: %u\n  tolerance_ppm: %u\n", l->plan_passes,
                 l->plan_tolerance_ppm);
+        crystal_target_print(&l->target, out, print_quoted);
         fprintf(out, "slurm_env: %s\n", l->slurm_physical ? "physical" : "logical");
         fprintf(out, "fingerprint: \"%016" PRIx64 "\"\n", l->fingerprint);
         crystal_stage_rules_print(l->stage, out, print_quoted);
@@ -262,6 +263,7 @@ static int read_all(struct reading *r, struct crystal_layout *l)
         ranks(r, "live", (uint32_t)n, &l->live, &l->live_count) ||
         live_mode(r, &l->live_mode) ||
         word(r, "payload", "control", "all", &l->payload_all) || plan(r, l) ||
+        crystal_target_read(r->map, r->path, &l->target, r->err) ||
         surroundings(r, l) || program(r, l))
         return -EINVAL;
     name = text(r, "job_name");

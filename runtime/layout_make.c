@@ -322,7 +322,8 @@ int crystal_layout_make(const struct crystal_layout_options *options,
         goto err_fini;
     if (copy_program(&l, options->program) ||
         crystal_stage_rules_copy(conf->stage, l.stage) ||
-        crystal_inject_rules_copy(&conf->inject, &l.inject)) {
+        crystal_inject_rules_copy(&conf->inject, &l.inject) ||
+        crystal_target_copy(&conf->target, &l.target)) {
         code = crystal_error_set(err, ENOMEM, "layout: out of memory");
         goto err_fini;
     }

@@ -201,6 +201,13 @@ void boot_roots(struct boot_rank *r, const uint8_t (*ids)[128], int count)
     memcpy(&r->before, ids[r->before_iroot] + 8, sizeof r->before);
 }
 
+/* Between int nroots and what follows, 2.29 has an offset (0 but for ncclCommGrow). */
+static void add_offset(char *info)
+{
+    memmove(info + 20, info + 16, 156);
+    memset(info + 16, 0, 4);
+}
+
 static int checkin(struct boot_rank *r, uint32_t bytes, int nroots, int is_before)
 {
     struct {
@@ -218,6 +225,8 @@ static int checkin(struct boot_rank *r, uint32_t bytes, int nroots, int is_befor
     info.nroots = nroots;
     info.root_at = r->root_at;
     memcpy(info.connect, &r->ring_at, sizeof r->ring_at);
+    if (boot_version >= 22902)
+        add_offset((char *)&info);
     fd =
         is_before ? greet(r->before_magic, &r->before) : greet(r->root_magic, &r->root);
     if (fd < 0)
@@ -261,8 +270,13 @@ int boot_connect_ring(struct boot_rank *r)
 
 int boot_ring(struct boot_rank *r, int nroots)
 {
-    return boot_checkin(r, 172, nroots) || boot_connect_ring(r) ? -1 : 0;
+    return boot_checkin(r, boot_version >= 22902 ? 176 : 172, nroots) ||
+                   boot_connect_ring(r)
+               ? -1
+               : 0;
 }
+
+int boot_version = 22809;
 
 /* --- all-gather --- */
 
@@ -313,12 +327,31 @@ static int exchange_sizes(int to, int from, int size)
     return transfer_all(t, 2) || theirs != size ? -1 : 0;
 }
 
+#define SLICE(k) (slices + (size_t)(((k) % n + n) % n) * (size_t)size)
+
+/* Before 2.28.7: each slice goes round. */
+static int gather_one_way(struct boot_rank *r, char *slices, int size)
+{
+    int n = r->nranks;
+
+    for (int s = 0; s < n - 1; s++) {
+        struct transfer t[2] = {
+            {r->next_fd, 1, SLICE(r->crank - s), (size_t)size},
+            {r->previous_fd, 0, SLICE(r->crank - s - 1), (size_t)size}};
+
+        if (exchange_sizes(r->next_fd, r->previous_fd, size) || transfer_all(t, 2))
+            return FAIL(r, "all-gather of %d bytes stops in step %d", size, s);
+    }
+    return 0;
+}
+
 int boot_gather(struct boot_rank *r, void *data, int size)
 {
     int n = r->nranks, steps = n / 2;
     char *slices = data;
 
-#define SLICE(k) (slices + (size_t)(((k) % n + n) % n) * (size_t)size)
+    if (boot_version < 22807)
+        return gather_one_way(r, slices, size);
     for (int s = 0; s < steps; s++) {
         int is_last = s == steps - 1 && n % 2 == 0;
         struct transfer t[4] = {
@@ -426,6 +459,7 @@ void *boot_root_run(void *argument)
         int rank, nranks, iroot, nroots;
         union boot_address root_at;
         char connect[128];
+        char more[4];
         int is_here;
     } *all = calloc((size_t)n, sizeof *all);
 
@@ -438,8 +472,10 @@ void *boot_root_run(void *argument)
             return NULL;
         }
         fd = welcome(root->magic, root->listener);
-        if (fd < 0 || read_frame(fd, &in, 172))
+        if (fd < 0 || read_frame(fd, &in, boot_version >= 22902 ? 176 : 172))
             break;
+        if (boot_version >= 22902)
+            memmove((char *)&in + 16, (char *)&in + 20, 156);
         close(fd);
         in.rank -= first;
         if (in.rank < 0 || in.rank >= n || in.nranks != root->nranks ||

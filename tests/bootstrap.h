@@ -1,7 +1,7 @@
-/* A rank's side of NCCL 2.28.9's bootstrap, written for tests alone and independently
- * of the proxy: check-in, ring, all-gathers, messages between ranks, exchange of
- * connections. Blocking; one struct per rank, used by one thread. Functions return 0,
- * or -1 with the reason in rank->error.
+/* A rank's side of NCCL's bootstrap (2.28.9, also 2.28.3 and 2.29.3), written for tests
+ * alone and independently of the proxy: check-in, ring, all-gathers, messages between
+ * ranks, exchange of connections. Blocking; one struct per rank, used by one thread.
+ * Functions return 0, or -1 with the reason in rank->error.
  */
 #ifndef CRYSTAL_TESTS_BOOTSTRAP_H
 #define CRYSTAL_TESTS_BOOTSTRAP_H
@@ -12,9 +12,12 @@
 
 #define BOOT_RING_DATA_BYTES 120
 #define BOOT_PEER_INFO_BYTES 120
-#define BOOT_TOPOLOGY_BYTES  2292
+#define BOOT_TOPOLOGY_BYTES  ((size_t)(boot_version >= 22902 ? 2300 : 2292))
 #define BOOT_CHANNELS        64
 #define BOOT_ENTRY_BYTES     256
+
+/* The version that all ranks speak; change it while there are none. */
+extern int boot_version;
 
 union boot_address { /* NCCL's 28 bytes */
     struct sockaddr sa;

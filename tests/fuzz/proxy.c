@@ -163,6 +163,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         abort();
     proxy->board = fresh_board();
     proxy->layout = &layout;
+    proxy->messages = proxy_layout_find(0, false, NULL);
     proxy->comms_end = &proxy->comms;
     proxy->epoll_fd = -1;
     proxy->is_detached = true;

@@ -2,6 +2,8 @@
  * every position, ids of both origins, several communicators at once. */
 #include "config.h"
 
+#include "replay/proxy_layout.h"
+
 #include "tests/unit/proxy_world.h"
 
 /* One communicator from forge or join to its end. */
@@ -334,9 +336,50 @@ static void several_at_once(void)
     free(world);
 }
 
+/* The same with the messages and rules of other versions. */
+static void version_2_28_3(void)
+{
+    boot_version = 22803;
+    one_real_rank();
+    blocks_of_real_ranks();
+    any_subset_in_any_order();
+    boot_version = 22809;
+}
+
+static void version_2_29_3(void)
+{
+    boot_version = 22903;
+    one_real_rank();
+    blocks_of_real_ranks();
+    several_roots();
+    boot_version = 22809;
+}
+
+static void versions(void)
+{
+    struct crystal_error err = {0};
+    char text[PROXY_VERSION_TEXT];
+
+    CHECK_EQ(proxy_layout_find(0, false, &err)->version_max, 22809);
+    CHECK_EQ(proxy_layout_find(22803, false, &err)->is_one_way, 1);
+    CHECK(proxy_layout_find(22902, false, &err) == NULL);
+    CHECK_STR(err.text,
+              "the messages of NCCL 2.29.2 were read from its sources, but not "
+              "tested; set nccl.untested to yes in crystal.yaml to try them");
+    CHECK_EQ(proxy_layout_find(22902, true, &err)->checkin_bytes, 176);
+    CHECK(proxy_layout_find(22805, true, &err) == NULL);
+    CHECK_STR(err.text, "the messages of NCCL 2.28.5 are not known; use NCCL 2.28.7 to "
+                        "2.28.9, 2.28.3, 2.29.2 to 2.29.3");
+    CHECK(proxy_layout_find(23007, false, &err) == NULL);
+    CHECK_STR(err.text, "the messages of NCCL 2.30.7 are not known; use NCCL 2.28.7 to "
+                        "2.28.9, 2.28.3");
+    CHECK_STR(proxy_version_text(2708, text), "code 2708");
+}
+
 int main(void)
 {
     check_begin();
+    CHECK_RUN(versions);
     CHECK_RUN(one_real_rank);
     CHECK_RUN(blocks_of_real_ranks);
     CHECK_RUN(several_roots);
@@ -344,5 +387,7 @@ int main(void)
     CHECK_RUN(runs_of_real_ranks);
     CHECK_RUN(any_subset_in_any_order);
     CHECK_RUN(several_at_once);
+    CHECK_RUN(version_2_28_3);
+    CHECK_RUN(version_2_29_3);
     return check_end();
 }

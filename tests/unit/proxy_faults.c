@@ -109,8 +109,14 @@ static void wrong_sizes(void)
 
     fail_open(&p, &r, id);
     CHECK_EQ(boot_checkin(&r, 176, 1), 0);
-    expect_failure(&p, "a check-in of 176 bytes is that of an unknown version of NCCL; "
-                       "use NCCL 2.28.7 to 2.28.9");
+    expect_failure(&p, "a check-in of 176 bytes is that of NCCL 2.29.2 to 2.29.3, but "
+                       "the job is set up for NCCL 2.28.7 to 2.28.9 (nccl.version in "
+                       "crystal.yaml)");
+    fail_close(&p, &r);
+
+    fail_open(&p, &r, id);
+    CHECK_EQ(boot_checkin(&r, 180, 1), 0);
+    expect_failure(&p, "a check-in of 180 bytes is that of NCCL of an unknown version");
     fail_close(&p, &r);
 
     fail_open(&p, &r, id);
@@ -143,7 +149,8 @@ static void wrong_sizes(void)
     CHECK_EQ(boot_gather(&r, slices, 120), 0);
     slices[2 * 120] = 2;
     CHECK(boot_gather(&r, slices, 120) < 0);
-    expect_failure(&p, "logical rank 2 runs NCCL version code 0");
+    expect_failure(&p, "logical rank 2 runs NCCL code 0, but the job is set up for "
+                       "NCCL 2.28.7 to 2.28.9; set nccl.version in crystal.yaml to it");
     fail_close(&p, &r);
 }
 

@@ -48,6 +48,8 @@ static inline void place_open(struct place *p, uint32_t n, uint32_t per_node,
     p->layout.sandbox_count = real_count;
     p->layout.sandbox = malloc(4 * real_count);
     memcpy(p->layout.sandbox, real, 4 * real_count);
+    p->layout.target.nccl_version = (uint32_t)boot_version;
+    p->layout.target.nccl_untested = 1;
     board.directory = p->directory;
     p->board = crystal_board_create(&board, &err);
     proxy.board = p->board;
@@ -169,7 +171,7 @@ static inline int gather_peers(struct client *c)
     int32_t local =
         (int32_t)(c->world->members[me] % c->world->place->layout.ranks_per_node);
     int64_t bus = 0x10 * (local + 1);
-    int32_t version = 22809, crank = r->crank;
+    int32_t version = boot_version, crank = r->crank;
     int code = -1;
 
     memcpy(own, &crank, 4);
@@ -183,7 +185,7 @@ static inline int gather_peers(struct client *c)
     for (uint32_t i = 0; i < n; i++) {
         const uint8_t *a = all + (size_t)i * BOOT_PEER_INFO_BYTES;
 
-        if (i32(a, 0) != (int32_t)i || i32(a, 112) != 22809) {
+        if (i32(a, 0) != (int32_t)i || i32(a, 112) != boot_version) {
             (void)WRONG(c, "peer info %u says rank %d, version %d", i, i32(a, 0),
                         i32(a, 112));
             goto out;
