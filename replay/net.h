@@ -14,6 +14,7 @@
 #include "replay/roll.h"
 #include "replay/wire.h"
 #include "runtime/error.h"
+#include "runtime/target.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -48,10 +49,11 @@ struct crystal_net_module {
                        */
     int has_device;   /* NCCL's buffers may be on a GPU */
     struct crystal_wire wire;
-    struct crystal_nic nic;   /* the egress of this process */
-    struct crystal_link link; /* its ingress */
-    uint32_t lrank;           /* UINT32_MAX if unknown */
-    int is_timed;             /* arrivals come from the board */
+    unsigned nic_count;                          /* 1 .. CRYSTAL_NICS_MAX */
+    struct crystal_nic nics[CRYSTAL_NICS_MAX];   /* egress of each */
+    struct crystal_link links[CRYSTAL_NICS_MAX]; /* ingress */
+    uint32_t lrank;                              /* UINT32_MAX if unknown */
+    int is_timed;                                /* arrivals come from the board */
     struct crystal_run_writer *run;
     struct crystal_messages *messages; /* NULL without CRYSTAL_MESSAGES */
     _Atomic uint64_t order;            /* API calls so far */
@@ -201,6 +203,7 @@ struct crystal_net_end {
     struct crystal_net_context *context;
     struct crystal_net_comm *comm;
     uint32_t peer_crank;
+    unsigned nic; /* below the module's nic_count */
     int is_send;
     int failed;       /* positive errno: every further call fails */
     unsigned waiting; /* requests that have waited long, as the roll says */
@@ -245,6 +248,8 @@ struct crystal_net_listener;
 int crystal_net_listen(struct crystal_net_context *context,
                        struct crystal_net_handle *handle,
                        struct crystal_net_listener **ret, struct crystal_error *err);
+/* Ends that come from here use this NIC, not the first. */
+void crystal_net_listener_set_nic(struct crystal_net_listener *listener, unsigned nic);
 void crystal_net_listener_close(struct crystal_net_listener *listener);
 /* *ret stays NULL while there is nobody: call again. */
 int crystal_net_accept(struct crystal_net_listener *listener,

@@ -37,6 +37,7 @@ struct crystal_net_listener {
     struct crystal_net_context *context;
     int fd;
     uint64_t id;
+    unsigned nic;
     struct pending pending[LISTEN_PENDING];
 };
 
@@ -127,6 +128,11 @@ int crystal_net_listen(struct crystal_net_context *context,
     return 0;
 }
 
+void crystal_net_listener_set_nic(struct crystal_net_listener *l, unsigned nic)
+{
+    l->nic = nic;
+}
+
 void crystal_net_listener_close(struct crystal_net_listener *l)
 {
     if (!l)
@@ -202,7 +208,10 @@ int crystal_net_accept(struct crystal_net_listener *l, struct crystal_net_end **
         } else {
             *ret = crystal_tcp_end_create(l->context, fd, 0, p->hello.crank, err);
         }
-        return *ret ? 0 : -err->code;
+        if (!*ret)
+            return -err->code;
+        (*ret)->nic = l->nic;
+        return 0;
     }
     crystal_wait_fd(l->fd, POLLIN);
     return code;

@@ -129,6 +129,24 @@ static int choice_read(const char *name, const char *choice, const char *other,
                              choice, other);
 }
 
+static int nics_read(unsigned *ret, struct crystal_error *err)
+{
+    const char *text = getenv(CRYSTAL_ENV_NICS);
+    unsigned long count;
+    char *end;
+
+    *ret = 1;
+    if (!text || !*text)
+        return 0;
+    count = strtoul(text, &end, 10);
+    if (*end || !count || count > CRYSTAL_NICS_MAX)
+        return crystal_error_set(err, EINVAL,
+                                 CRYSTAL_ENV_NICS ": '%s' is no number from 1 to %d",
+                                 text, CRYSTAL_NICS_MAX);
+    *ret = (unsigned)count;
+    return 0;
+}
+
 static int module_init(struct crystal_net_module *m, struct crystal_error *err)
 {
     const char *run_dir = getenv(CRYSTAL_ENV_RUN_DIR);
@@ -140,7 +158,10 @@ static int module_init(struct crystal_net_module *m, struct crystal_error *err)
         choice_read(CRYSTAL_ENV_BUFFERS, "gpu", "host", &m->has_device, err) ||
         choice_read(CRYSTAL_ENV_SHARE, "1", "0", &m->is_sharing, err))
         return -err->code;
-    (void)pthread_mutex_init(&m->link.lock, NULL); /* cannot fail on Linux */
+    if (nics_read(&m->nic_count, err))
+        return -err->code;
+    for (unsigned i = 0; i < CRYSTAL_NICS_MAX; i++)
+        (void)pthread_mutex_init(&m->links[i].lock, NULL); /* cannot fail on Linux */
     m->rooms = crystal_rooms_create(NULL, NULL);
     if (!m->rooms)
         return crystal_error_set(err, ENOMEM, "out of memory for the net plugin");

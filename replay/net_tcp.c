@@ -94,7 +94,8 @@ static int send_start(struct crystal_net_end *end, struct crystal_net_request *r
     if (crystal_wire_is_paced(&module->wire)) {
         uint64_t occupy_ns = crystal_wire_occupy_ns(&module->wire, r->bytes);
 
-        r->start_ns = crystal_nic_take(&module->nic, r->posted_ns, occupy_ns);
+        r->start_ns =
+            crystal_nic_take(&module->nics[end->nic], r->posted_ns, occupy_ns);
         r->due_ns = r->start_ns + occupy_ns;
     }
     r->needs_ack = is_rendezvous(t, r);
@@ -484,7 +485,7 @@ static int recv_progress(struct crystal_net_end *end, struct crystal_error *err)
 
             if (crystal_wire_is_paced(wire))
                 due_ns = crystal_link_take(
-                    &end->comm->module->link,
+                    &end->comm->module->links[end->nic],
                     t->wire_free_ns + wire->latency_ns - occupy_ns, occupy_ns);
             crystal_net_queue_pop(end, due_ns);
             t->has_message = 0;

@@ -9,8 +9,12 @@
 #include "runtime/nccl_net_abi.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+#define NAME_BYTES 16
+#define FIRST_GUID UINT64_C(0x4352595354414c30) /* "CRYSTAL0" */
 
 static ncclResult_t nccl_result(int code)
 {
@@ -79,8 +83,15 @@ static ncclResult_t net_finalize(void *ctx)
 
 static ncclResult_t net_devices(int *ndev)
 {
-    *ndev = 1;
+    struct crystal_net_module *module = crystal_net_module_get(NULL);
+
+    *ndev = module ? (int)module->nic_count : 1;
     return ncclSuccess;
+}
+
+static int has_nic(const struct crystal_net_module *module, int dev)
+{
+    return dev >= 0 && (unsigned)dev < module->nic_count;
 }
 
 /* Mbit/s of the wire; 10 Gbit/s where it is not modelled. */
@@ -95,16 +106,18 @@ static int speed_mbps(const struct crystal_wire *wire)
 
 static ncclResult_t net_properties(int dev, ncclNetProperties_v11_t *props)
 {
-    static char name[] = "crystal0";
+    static char names[CRYSTAL_NICS_MAX][NAME_BYTES];
     struct crystal_net_module *module = crystal_net_module_get(NULL);
 
-    if (dev != 0)
-        return ncclInvalidArgument;
     if (!module)
         return ncclInvalidUsage;
+    if (!has_nic(module, dev))
+        return ncclInvalidArgument;
     memset(props, 0, sizeof *props);
-    props->name = name;
-    props->guid = 0x4352595354414c30; /* "CRYSTAL0" */
+    /* the same text at every call, so that threads may write it at once */
+    (void)snprintf(names[dev], NAME_BYTES, "crystal%d", dev);
+    props->name = names[dev];
+    props->guid = FIRST_GUID + (uint64_t)dev;
     props->ptrSupport = NCCL_PTR_HOST | (module->has_device ? NCCL_PTR_CUDA : 0);
     props->speed = speed_mbps(&module->wire);
     props->port = 1;
@@ -112,6 +125,7 @@ static ncclResult_t net_properties(int dev, ncclNetProperties_v11_t *props)
     props->maxComms = 1 << 20;
     props->maxRecvs = 1;
     props->vProps.ndevs = 1;
+    props->vProps.devs[0] = dev;
     props->maxP2pBytes = (size_t)1 << 40;
     props->maxCollBytes = (size_t)1 << 40;
     props->maxMultiRequestSize = 1;
@@ -127,11 +141,12 @@ static ncclResult_t net_listen(void *ctx, int dev, void *handle, void **listen_c
     struct crystal_net_handle made;
     int code;
 
-    if (dev != 0)
+    if (!has_nic(((struct crystal_net_context *)ctx)->comm->module, dev))
         return ncclInvalidArgument;
     code = crystal_net_listen(ctx, &made, &listener, &err);
     if (code)
         return told(code, &err);
+    crystal_net_listener_set_nic(listener, (unsigned)dev);
     memcpy(handle, &made, sizeof made);
     *listen_comm = listener;
     return ncclSuccess;
@@ -146,11 +161,13 @@ static ncclResult_t net_connect(void *ctx, int dev, void *handle, void **send_co
     int code;
 
     (void)send_dev_comm;
-    if (dev != 0)
+    if (!has_nic(((struct crystal_net_context *)ctx)->comm->module, dev))
         return ncclInvalidArgument;
     memcpy(&copy, handle, sizeof copy); /* the caller's may be unaligned */
     code = crystal_net_connect(ctx, &copy, &end, &err);
     memcpy(handle, &copy, sizeof copy);
+    if (end)
+        end->nic = (unsigned)dev;
     *send_comm = end;
     return told(code, &err);
 }

@@ -166,7 +166,8 @@ static void receive_done(struct virtual_end *v, struct crystal_net_request *r,
 
     if (due_ns > without_ns)
         crystal_operation_waited(r->id.operation, without_ns, due_ns);
-    due_ns = crystal_link_take(&module->link, due_ns - occupy_ns, occupy_ns);
+    due_ns =
+        crystal_link_take(&module->links[v->base.nic], due_ns - occupy_ns, occupy_ns);
     if (r->asked) {
         now_ns = crystal_now_ns();
         crystal_operation_late(r->id.operation, due_ns, now_ns);

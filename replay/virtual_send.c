@@ -29,7 +29,7 @@ static int virtual_start_send(struct crystal_net_end *end,
 
     if (code)
         return crystal_virtual_stop(end, code, err);
-    r->start_ns = crystal_nic_take(&module->nic, r->posted_ns, occupy_ns);
+    r->start_ns = crystal_nic_take(&module->nics[end->nic], r->posted_ns, occupy_ns);
     r->due_ns = r->start_ns + occupy_ns;
     r->got = r->bytes;
     return 0;
