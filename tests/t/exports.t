@@ -36,7 +36,7 @@ fails() { # fails NAME TEXT ARGUMENT...: the checker ends with 1 and prints TEXT
 
 nccl='^p?nccl[A-Z][A-Za-z0-9]*$'
 stream='^crystal_((stream|event|iteration)_[a-z_]*|call_site)$'
-net='^(ncclNetPlugin_v11|ncclProfiler_v5|crystal_net_wait|crystal_net_wake|crystal_net_more)$'
+net='^(ncclNetPlugin_v11|ncclProfiler_v5|ncclTunerPlugin_v5|crystal_net_wait|crystal_net_wake|crystal_net_more)$'
 library libcrystal-nccl.so "$nccl|$stream" ncclAllReduce
 library libcrystal-hostccl.so "$nccl|$stream" ncclAllReduce
 library libnccl-net-crystal.so "$net" ncclNetPlugin_v11
@@ -54,7 +54,7 @@ fi
 # The checker tells bad input from good.
 net=$libs/libnccl-net-crystal.so
 fails "another export is named" "libnccl-net-crystal.so exports ncclProfiler_v5" \
-    "$net" '^(ncclNetPlugin_v11|crystal_net_wait|crystal_net_wake)$'
+    "$net" '^(ncclNetPlugin_v11|ncclTunerPlugin_v5|crystal_net_wait|crystal_net_wake)$'
 fails "a newer glibc is named" "libnccl-net-crystal.so needs __errno_location of glibc 2.2.5" \
     -g 2.2 "$net" .
 out=$("$check" "$CRYSTAL_SRCDIR/README.md" . 2>&1)

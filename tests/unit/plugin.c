@@ -1,0 +1,164 @@
+/* The tables of the built libnccl-net-crystal.so, called as NCCL calls them: what the
+ * TUNER leaves out, and the NICs that NET shows. */
+#include "config.h"
+
+#include "replay/board.h"
+#include "runtime/env.h"
+#include "runtime/nccl_tuner_abi.h"
+
+#include "tests/check.h"
+
+#include <dlfcn.h>
+
+#define PROTOCOLS 3
+#define N         8
+
+static char directory[64];
+static struct crystal_board *board;
+static void *library;
+
+static void no_log(int level, unsigned long flags, const char *file, int line,
+                   const char *format, ...)
+{
+    (void)level;
+    (void)flags;
+    (void)file;
+    (void)line;
+    (void)format;
+}
+
+/* Ranks 0 to 7, two on a node, with these real ones. */
+static void add(uint64_t comm_id, const char *real, uint32_t alone)
+{
+    uint32_t members[N];
+    uint8_t is_real[N];
+    struct crystal_error err = {0};
+
+    for (uint32_t i = 0; i < N; i++) {
+        members[i] = i;
+        is_real[i] = strchr(real, (int)('0' + i)) != NULL;
+    }
+    CHECK_EQ(crystal_board_comm_add(board, comm_id, "c", UINT32_MAX, N, members,
+                                    is_real, &err),
+             0);
+    CHECK_EQ(crystal_board_comm_rings(board, comm_id, 0, NULL, alone, &err), 0);
+}
+
+static void begin(void)
+{
+    struct crystal_error err = {0};
+    struct crystal_board_config config = {.lrank_count = N,
+                                          .ranks_per_node = 2,
+                                          .mode = CRYSTAL_BOARD_IMMEDIATE,
+                                          .comm_capacity = 8,
+                                          .wire_bytes_per_s = 50000000000U,
+                                          .directory = directory};
+    char path[4200];
+    const char *build = getenv("CRYSTAL_BUILDDIR");
+
+    strcpy(directory, "/tmp/crystal-plugin-XXXXXX");
+    if (!mkdtemp(directory) || !(board = crystal_board_create(&config, &err))) {
+        printf("Bail out! no board: %s\n", err.text);
+        exit(1);
+    }
+    (void)snprintf(path, sizeof path, "%s/board", directory);
+    (void)setenv(CRYSTAL_ENV_BOARD, path, 1);
+    (void)setenv(CRYSTAL_ENV_LRANK, "0", 1);
+    (void)setenv(CRYSTAL_ENV_NICS, "3", 1);
+    (void)snprintf(path, sizeof path, "%s/.libs/libnccl-net-crystal.so",
+                   build ? build : ".");
+    library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    if (!library) {
+        printf("Bail out! %s\n", dlerror());
+        exit(1);
+    }
+}
+
+/* The letters of those algorithms that are left: T, R, D, C, N, n, P. */
+static void tune(uint64_t comm_id, const char *offered, const char *want)
+{
+    static const char letters[] = "TRDCNnP";
+    const ncclTuner_v5_t *tuner = dlsym(library, "ncclTunerPlugin_v5");
+    float costs[NCCL_TUNER_ALGORITHMS][PROTOCOLS];
+    char left[NCCL_TUNER_ALGORITHMS + 1] = "";
+    void *context = NULL;
+    int channels = 7, count = 0;
+
+    CHECK(tuner != NULL);
+    if (!tuner)
+        return;
+    for (int a = 0; a < NCCL_TUNER_ALGORITHMS; a++)
+        for (int p = 0; p < PROTOCOLS; p++)
+            costs[a][p] = strchr(offered, letters[a]) && p != 1
+                              ? (float)(10 * a + p)
+                              : NCCL_ALGO_PROTO_IGNORE;
+    CHECK_EQ(tuner->init(&context, comm_id, N, 4, no_log, NULL, NULL), ncclSuccess);
+    CHECK_EQ(tuner->getCollInfo(context, 4, 1024, 1, (float **)(void *)costs,
+                                NCCL_TUNER_ALGORITHMS, PROTOCOLS, 0, &channels),
+             ncclSuccess);
+    CHECK_EQ(channels, 7);
+    for (int a = 0; a < NCCL_TUNER_ALGORITHMS; a++) {
+        CHECK(costs[a][1] == NCCL_ALGO_PROTO_IGNORE);
+        if (costs[a][2] == (float)(10 * a + 2))
+            left[count++] = letters[a];
+        else
+            CHECK(costs[a][2] == NCCL_ALGO_PROTO_IGNORE);
+    }
+    CHECK_STR(left, want);
+    CHECK_EQ(tuner->finalize(context), ncclSuccess);
+}
+
+static void what_the_tuner_leaves(void)
+{
+    add(1, "0", 0);
+    add(2, "01", 0);
+    add(3, "06", 0);
+    add(4, "01", 1); /* each its own node, whatever the target's */
+    tune(1, "TRDCNnP", "TRP");
+    tune(2, "TRDCNnP", "TR");
+    tune(3, "TRDCNnP", "R");
+    tune(4, "TRDCNnP", "R");
+    tune(3, "TN", "TN");            /* nothing else is left: the message says why */
+    tune(99, "TRDCNnP", "TRDCNnP"); /* all of its members are real */
+}
+
+static void as_many_nics_as_the_target_has(void)
+{
+    const ncclNet_v11_t *net = dlsym(library, "ncclNetPlugin_v11");
+    ncclNetProperties_v11_t props[3];
+    ncclNetCommConfig_v11_t config = {-1};
+    unsigned char handle[NCCL_NET_HANDLE_MAXSIZE];
+    void *context = NULL, *listener = NULL;
+    int count = 0;
+
+    CHECK(net != NULL);
+    if (!net)
+        return;
+    CHECK_EQ(net->devices(&count), ncclSuccess);
+    CHECK_EQ(count, 3);
+    for (int i = 0; i < 3; i++) {
+        CHECK_EQ(net->getProperties(i, &props[i]), ncclSuccess);
+        CHECK_EQ(props[i].speed, 400000);
+        CHECK_EQ(props[i].vProps.devs[0], i);
+        CHECK_EQ(props[i].guid - props[0].guid, i);
+    }
+    CHECK_STR(props[0].name, "crystal0");
+    CHECK_STR(props[2].name, "crystal2");
+    CHECK(net->getProperties(3, &props[0]) != ncclSuccess);
+    CHECK_EQ(net->init(&context, 1, &config, no_log, NULL), ncclSuccess);
+    CHECK_EQ(net->listen(context, 2, handle, &listener), ncclSuccess);
+    CHECK_EQ(net->closeListen(listener), ncclSuccess);
+    CHECK(net->listen(context, 3, handle, &listener) != ncclSuccess);
+    CHECK_EQ(net->finalize(context), ncclSuccess);
+}
+
+int main(void)
+{
+    check_begin();
+    begin();
+    CHECK_RUN(what_the_tuner_leaves);
+    CHECK_RUN(as_many_nics_as_the_target_has);
+    crystal_board_destroy(board);
+    (void)rmdir(directory);
+    return check_end();
+}
