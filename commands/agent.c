@@ -6,7 +6,9 @@
 #include "commands/commands.h"
 #include "commands/stage.h"
 
+#include "runtime/env.h"
 #include "runtime/log.h"
+#include "runtime/permit.h"
 
 #include <errno.h>
 #include <getopt.h>
@@ -55,6 +57,27 @@ static uint32_t slurm_number(const char *name, uint32_t otherwise)
     return number_of(getenv(name), otherwise);
 }
 
+/* What this node's own crystal.yaml lets a job do; none: everything. */
+static int check_permit(const struct stage *stage, struct crystal_error *err)
+{
+    const char *path = getenv(CRYSTAL_ENV_NODE_CONFIG);
+    const struct crystal_permit_asker asker = {getenv("SLURM_JOB_ACCOUNT"),
+                                               getenv("SLURM_JOB_PARTITION")};
+    struct crystal_conf conf;
+    int code;
+
+    if (!path)
+        return 0;
+    code = crystal_conf_read(path, &conf, err);
+    if (code)
+        return code;
+    code = crystal_permit(&conf, &asker, &stage->layout, err);
+    if (!code)
+        code = crystal_permit_bytes(&conf, stage->job_dir, err);
+    crystal_conf_fini(&conf);
+    return code;
+}
+
 /* What this node must have before the job's first stage begins, so that it is not the
  * last one that misses it. The mark shows that slurmstepd runs our hooks here: without
  * it the program's tasks would run unemulated. */
@@ -64,6 +87,9 @@ static int check_node(const struct stage *stage, uint32_t node, int is_marked,
     const char *name = getenv("SLURMD_NODENAME");
     char host[256] = "?", path[PATH_MAX];
     int code = stage_check_libraries(err);
+
+    if (!code)
+        code = check_permit(stage, err);
 
     if (name)
         (void)snprintf(host, sizeof host, "%s", name);

@@ -5,10 +5,12 @@
 #include "config.h"
 
 #include "commands/commands.h"
+#include "commands/layout_dir.h"
 #include "commands/layout_print.h"
+#include "commands/layout_request.h"
 #include "commands/layout_stages.h"
 
-#include "runtime/conf.h"
+#include "runtime/permit.h"
 #include "runtime/filehead.h"
 #include "runtime/jobdir.h"
 #include "runtime/layout_make.h"
@@ -22,7 +24,6 @@
 #include <getopt.h>
 #include <inttypes.h>
 #include <limits.h>
-#include <pwd.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -32,6 +33,8 @@
 struct request {
     struct crystal_layout_options options;
     const char *stages, *job_dir, *config, *topology;
+    struct crystal_permit_asker asker;
+    const char *default_partition;
     int as_request, for_allocation, write, draw, help;
 };
 
@@ -50,6 +53,9 @@ static const struct option long_options[] = {
     {"assistants", required_argument, NULL, 'a'},
     {"slurm-env", required_argument, NULL, 'e'},
     {"job-name", required_argument, NULL, 'J'},
+    {"account", required_argument, NULL, 'u'},
+    {"partition", required_argument, NULL, 'q'},
+    {"default-partition", required_argument, NULL, 'Q'},
     {"config", required_argument, NULL, 'c'},
     {"topology", required_argument, NULL, 't'},
     {"request", no_argument, NULL, 'r'},
@@ -89,7 +95,9 @@ static void help(void)
         "                       supported\n"
         "  --slurm-env=WHICH    what SLURM_PROCID, SLURM_NTASKS, ... say in the "
         "program:\n"
-        "                       logical ranks (default) or physical tasks\n"
+        "                       logical ranks (default), physical tasks, or node\n"
+        "  --account=NAME, --partition=NAME\n"
+        "                       where the job runs, for allow.* of crystal.yaml\n"
         "  --config=FILE        crystal.yaml\n"
         "  --topology=XML       an hwloc file instead of this machine\n"
         "  --draw               the sandbox's ranks, CPUs, GPUs and NICs as a drawing\n"
@@ -151,6 +159,15 @@ static int parse(int argc, char **argv, struct request *r, struct crystal_error 
         case 'J':
             text = &r->options.job_name;
             break;
+        case 'u':
+            text = &r->asker.account;
+            break;
+        case 'q':
+            text = &r->asker.partition;
+            break;
+        case 'Q':
+            text = &r->default_partition;
+            break;
         case 'c':
             text = &r->config;
             break;
@@ -185,89 +202,6 @@ static int parse(int argc, char **argv, struct request *r, struct crystal_error 
     }
     r->options.program = argv + optind;
     return 0;
-}
-
-static void print_value(const char *key, const char *value)
-{
-    printf("%s=", key);
-    for (const unsigned char *c = (const unsigned char *)value; *c; c++)
-        if (*c < ' ' || *c > '~' || *c == '%')
-            printf("%%%02X", *c);
-        else
-            putchar(*c);
-    putchar('\n');
-}
-
-/* ./crystal.%x with %x the job's name and %u the user; absolute. */
-static int job_dir_path(const struct request *r, const struct crystal_conf *conf,
-                        char *out, size_t out_bytes, struct crystal_error *err)
-{
-    const char *from = r->job_dir ? r->job_dir : conf->job_dir;
-    const char *name = r->options.job_name ? r->options.job_name : "job";
-    const struct passwd *user = getpwuid(geteuid());
-    size_t used = 0;
-    char cwd[PATH_MAX];
-
-    if (from[0] != '/') {
-        if (!getcwd(cwd, sizeof cwd))
-            return crystal_error_set(err, errno, "--crystal-job-dir: %s",
-                                     strerror(errno));
-        used = (size_t)snprintf(out, out_bytes, "%s/", cwd);
-        if (strncmp(from, "./", 2) == 0)
-            from += 2;
-    }
-    for (; *from && used < out_bytes; from++) {
-        const char *piece = NULL;
-
-        if (from[0] == '%' && from[1] == 'x')
-            piece = name;
-        else if (from[0] == '%' && from[1] == 'u')
-            piece = user ? user->pw_name : "user";
-        if (!piece) {
-            out[used++] = *from;
-            continue;
-        }
-        from++;
-        for (; *piece && used < out_bytes; piece++)
-            out[used++] = *piece == '/' ? '_' : *piece;
-    }
-    if (used >= out_bytes)
-        return crystal_error_set(err, ENAMETOOLONG, "--crystal-job-dir: path too long");
-    out[used] = 0;
-    return 0;
-}
-
-static void print_request(const struct crystal_layout *l,
-                          const struct crystal_conf *conf, const char *dir,
-                          const char *run_stages, const char *const notices[2])
-{
-    char *sandbox = crystal_ranks_format(l->sandbox, l->sandbox_count);
-    char *live = crystal_ranks_format(l->live, l->live_count);
-    const struct crystal_stage_rules *emulate = &l->stage[CRYSTAL_STAGE_COUNT - 1];
-
-    printf("version=2\nnodes=%u\nntasks=%u\nntasks_per_node=%u\n",
-           l->sandbox_count / l->ranks_per_node, l->sandbox_count, l->ranks_per_node);
-    printf("logical_ranks=%u\nlogical_nodes=%u\nranks_per_node=%u\n", l->lrank_count,
-           l->lrank_count / l->ranks_per_node, l->ranks_per_node);
-    print_value("sandbox", sandbox ? sandbox : "");
-    print_value("live", live ? live : "");
-    printf("live_count=%u\niterations=%u\n", l->live_count, l->iterations);
-    print_value("job_dir", dir);
-    print_value("job_name", l->job_name);
-    print_value("stages", run_stages);
-    print_value("gres_per_node", conf->gres_per_node);
-    printf("store_port=0\n");
-    for (int i = 0; i < 2; i++)
-        if (notices[i][0])
-            print_value("notice", notices[i]);
-    if (l->slurm_physical)
-        print_value("slurm_env", "physical");
-    for (uint32_t i = 0; i < emulate->wrapper.count; i++)
-        print_value("wrapper", emulate->wrapper.v[i]);
-    for (uint32_t i = 0; i < emulate->args.count; i++)
-        print_value("argument", emulate->args.v[i]);
-    free(sandbox);
-    free(live);
 }
 
 static int write_layout(const char *path, const struct crystal_layout *l,
@@ -314,7 +248,7 @@ CRYSTAL_COMMAND(layout)
     struct layout_stages asked;
     char dir[PATH_MAX], run_stages[64], rounded[512], skipped[128];
     const char *const notices[2] = {rounded, skipped};
-    int code;
+    int code, dir_is_known = 1;
 
     if (parse(argc, argv, &r, &err)) {
         if (err.code)
@@ -329,18 +263,26 @@ CRYSTAL_COMMAND(layout)
     if (!code)
         code =
             crystal_layout_make(&r.options, &conf, &l, rounded, sizeof rounded, &err);
+    if (!r.asker.partition)
+        r.asker.partition =
+            conf.partition && conf.partition[0] ? conf.partition : r.default_partition;
     if (!code)
-        code = job_dir_path(&r, &conf, dir, sizeof dir, &err);
+        code = crystal_permit(&conf, &r.asker, &l, &err);
+    if (!code)
+        code = layout_dir(r.job_dir ? r.job_dir : conf.job_dir, r.options.job_name, dir,
+                          sizeof dir, &dir_is_known, &err);
     asked.asked = r.stages;
-    asked.dir = r.for_allocation ? NULL : dir;
+    asked.dir = r.for_allocation || !dir_is_known ? NULL : dir;
     asked.needs_capture = r.as_request;
     if (!code)
         code = layout_stages(&asked, &l, run_stages, sizeof run_stages, skipped,
                              sizeof skipped, &err);
     if (!code && r.write)
+        code = crystal_permit_bytes(&conf, dir, &err);
+    if (!code && r.write)
         code = write_layout(dir, &l, &err);
     if (!code && r.as_request)
-        print_request(&l, &conf, dir, run_stages, notices);
+        layout_request(&l, &conf, dir, run_stages, notices);
     else if (!code)
         code = (r.draw ? layout_draw : layout_print)(&l, r.topology, &err);
     if (code)

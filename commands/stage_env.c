@@ -4,6 +4,7 @@
 #include "commands/stage.h"
 
 #include "runtime/env.h"
+#include "runtime/slurm_view.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -52,6 +53,10 @@ void stage_env_common(struct stage *stage)
     stage_env_add(env, "WORLD_SIZE=%u", stage->layout.lrank_count);
     stage_env_add(env, "MASTER_ADDR=%s", stage->master_addr);
     stage_env_add(env, "MASTER_PORT=%s", stage->master_port);
+    stage_env_add(env, "%s=%s:%s", CRYSTAL_ENV_STORE, stage->master_addr,
+                  stage->master_port);
+    stage_env_add(env, "%s=%u", CRYSTAL_ENV_RANKS_PER_NODE,
+                  stage->layout.ranks_per_node);
     /* rank 0 is a client of our store, too */
     stage_env_add(env, "TORCHELASTIC_USE_AGENT_STORE=True");
     stage_env_add(env, "TORCHELASTIC_RESTART_COUNT=0");
@@ -59,41 +64,25 @@ void stage_env_common(struct stage *stage)
         stage_env_add(env, "OMP_NUM_THREADS=1");
 }
 
-/* SLURM_* as for task of ntasks on nodes. */
-static void env_slurm(struct stage_env *env, uint32_t task, uint32_t ntasks,
-                      uint32_t per_node)
+static void put(void *context, const char *setting)
 {
-    uint32_t nodes = ntasks / per_node;
-
-    stage_env_add(env, "SLURM_PROCID=%u", task);
-    stage_env_add(env, "SLURM_LOCALID=%u", task % per_node);
-    stage_env_add(env, "SLURM_NODEID=%u", task / per_node);
-    stage_env_add(env, "SLURM_NTASKS=%u", ntasks);
-    stage_env_add(env, "SLURM_NPROCS=%u", ntasks);
-    stage_env_add(env, "SLURM_STEP_NUM_TASKS=%u", ntasks);
-    stage_env_add(env, "SLURM_NNODES=%u", nodes);
-    stage_env_add(env, "SLURM_JOB_NUM_NODES=%u", nodes);
-    stage_env_add(env, "SLURM_STEP_NUM_NODES=%u", nodes);
-    stage_env_add(env, "SLURM_NTASKS_PER_NODE=%u", per_node);
-    if (nodes > 1)
-        stage_env_add(env, "SLURM_TASKS_PER_NODE=%u(x%u)", per_node, nodes);
-    else
-        stage_env_add(env, "SLURM_TASKS_PER_NODE=%u", per_node);
+    stage_env_add(context, "%s", setting);
 }
 
 void stage_env_rank(const struct stage *stage, const struct stage_rank *rank,
                     struct stage_env *env)
 {
     uint32_t n = stage->layout.lrank_count, per_node = stage->layout.ranks_per_node;
+    enum crystal_slurm_view view = stage->layout.slurm_view;
+    struct crystal_slurm_task slurm = {rank->index, rank->count, rank->count};
 
     stage_env_add(env, "%s=%u", CRYSTAL_ENV_LRANK, rank->lrank);
     stage_env_add(env, "RANK=%u", rank->lrank);
     stage_env_add(env, "LOCAL_RANK=%u", rank->lrank % per_node);
     stage_env_add(env, "LOCAL_WORLD_SIZE=%u", per_node);
-    if (stage->layout.slurm_physical)
-        env_slurm(env, rank->index, rank->count, rank->count);
-    else
-        env_slurm(env, rank->lrank, n, per_node);
+    if (view != CRYSTAL_SLURM_PHYSICAL)
+        slurm = crystal_slurm_task_of(view, rank->lrank, n, per_node);
+    crystal_slurm_task_each(&slurm, put, env);
 }
 
 void stage_env_rules(const struct stage *stage, struct stage_env *env)

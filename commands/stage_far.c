@@ -97,7 +97,7 @@ int stage_far_meet(struct stage *stage, struct stage_far *far, uint32_t *run,
     code = crystal_token_read(stage->token_file, token, err);
     if (code)
         return code;
-    far->links = crystal_links_create(token, err);
+    far->links = crystal_links_create(token, &stage->layout.ports, err);
     memset(token, 0, sizeof token);
     if (!far->links)
         return -err->code;

@@ -24,6 +24,7 @@
 /* --- making --- */
 
 struct crystal_links *crystal_links_create(const uint8_t token[CRYSTAL_TOKEN_BYTES],
+                                           const struct crystal_ports *ports,
                                            struct crystal_error *err)
 {
     struct crystal_links *links = calloc(1, sizeof *links);
@@ -49,7 +50,7 @@ struct crystal_links *crystal_links_create(const uint8_t token[CRYSTAL_TOKEN_BYT
     links->stop_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     links->loop = crystal_loop_create(err);
     if (!links->loop || links->stop_fd < 0 ||
-        crystal_listen(0, "no option", &links->listen_fd, &port, err)) {
+        crystal_listen_within(ports, &links->listen_fd, &port, err)) {
         if (links->stop_fd < 0)
             (void)crystal_error_set(err, errno, "cannot make an event: %s",
                                     strerror(errno));

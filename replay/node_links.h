@@ -15,6 +15,7 @@
 
 #include "replay/link_dial.h"
 #include "runtime/error.h"
+#include "runtime/listen.h"
 #include "runtime/message.h"
 
 #include <stdint.h>
@@ -66,8 +67,9 @@ struct crystal_links_hooks {
     void (*clock)(void *context, int64_t clock_ns);
 };
 
-/* Listens on any port of all addresses. NULL on failure. */
+/* Listens on a port of ports on all addresses. NULL on failure. */
 struct crystal_links *crystal_links_create(const uint8_t token[CRYSTAL_TOKEN_BYTES],
+                                           const struct crystal_ports *ports,
                                            struct crystal_error *err);
 uint32_t crystal_links_port(const struct crystal_links *links);
 /* Connects to the nodes below `node`, waits for those above, at most 60 s; then the

@@ -3,6 +3,7 @@
 
 #include "runtime/conf.h"
 
+#include "runtime/log.h"
 #include "runtime/yaml_map.h"
 
 #include <ctype.h>
@@ -17,6 +18,10 @@ enum type {
     TYPE_BANDWIDTH,
     TYPE_DURATION,
     TYPE_PERCENT,
+    TYPE_SIZE,
+    TYPE_PORTS,
+    TYPE_LEVEL,
+    TYPE_NAMES,
     TYPE_TEXT,
     TYPE_VERSION,
     TYPE_BUFFERS,
@@ -27,11 +32,13 @@ enum type {
 };
 
 static const char *const type_names[] = {
-    "yes or no", "count",   "bandwidth",   "duration",  "percentage",
-    "text",      "version", "host or gpu", "yes or no", "count from 1 to 32",
-    "yes or no", "file"};
+    "yes or no", "count",       "bandwidth", "duration",           "percentage",
+    "size",      "port range",  "log level", "list of names",      "text",
+    "version",   "host or gpu", "yes or no", "count from 1 to 32", "yes or no",
+    "file"};
 
-/* The default network is that of an ordinary 10 Gbit/s cluster: slow enough that a
+/* An empty default leaves a number 0: there is no limit, nothing is asked for.
+ * The default network is that of an ordinary 10 Gbit/s cluster: slow enough that a
  * machine without a GPU can play the sandbox's own traffic at that speed. */
 static const struct key {
     const char *name;
@@ -40,37 +47,67 @@ static const struct key {
     const char *default_text;
     const char *doc;
 } keys[] = {
-    {"enabled", TYPE_BOOL, offsetof(struct crystal_conf, enabled), "yes",
+#define FIELD(name) offsetof(struct crystal_conf, name)
+    {"enabled", TYPE_BOOL, FIELD(enabled), "yes",
      "whether --crystal- options are accepted on this cluster"},
-    {"limits.logical_ranks", TYPE_COUNT,
-     offsetof(struct crystal_conf, logical_ranks_max), "1048576",
+    {"allow.groups", TYPE_NAMES, FIELD(allow_groups), "",
+     "Unix groups whose members may emulate; empty: everybody"},
+    {"allow.accounts", TYPE_NAMES, FIELD(allow_accounts), "",
+     "Slurm accounts whose jobs may emulate; empty: all"},
+    {"allow.partitions", TYPE_NAMES, FIELD(allow_partitions), "",
+     "partitions whose jobs may emulate; empty: all"},
+    {"limits.logical_ranks", TYPE_COUNT, FIELD(logical_ranks_max), "1048576",
      "the largest --crystal-logical-ranks that is accepted"},
-    {"wire.bandwidth", TYPE_BANDWIDTH, offsetof(struct crystal_conf, wire_bytes_per_s),
-     "10Gb/s", "bandwidth of one NIC of the target, 0 for infinitely fast"},
-    {"wire.latency", TYPE_DURATION, offsetof(struct crystal_conf, wire_latency_ns),
-     "50us", "time that a message travels between two NICs of the target"},
-    {"plan.passes", TYPE_COUNT, offsetof(struct crystal_conf, plan_passes), "3",
+    {"limits.sandbox_nodes", TYPE_COUNT, FIELD(sandbox_nodes_max), "",
+     "the most sandbox nodes that one job may have; empty: no limit"},
+    {"limits.job_dir_bytes", TYPE_SIZE, FIELD(job_dir_bytes_max), "",
+     "the most that a job directory may hold when a stage begins; empty: no limit"},
+    {"wire.bandwidth", TYPE_BANDWIDTH, FIELD(wire_bytes_per_s), "10Gb/s",
+     "bandwidth of one NIC of the target, 0 for infinitely fast"},
+    {"wire.latency", TYPE_DURATION, FIELD(wire_latency_ns), "50us",
+     "time that a message travels between two NICs of the target"},
+    {"plan.passes", TYPE_COUNT, FIELD(plan_passes), "3",
      "how often plan measures at most: at once, then in the time that it has composed"},
-    {"plan.tolerance", TYPE_PERCENT, offsetof(struct crystal_conf, plan_tolerance_ppm),
-     "2%", "plan ends when two passes compose iterations that differ by less"},
-    {"nccl.version", TYPE_VERSION, offsetof(struct crystal_conf, target.nccl_version),
-     "newest",
+    {"plan.tolerance", TYPE_PERCENT, FIELD(plan_tolerance_ppm), "2%",
+     "plan ends when two passes compose iterations that differ by less"},
+    {"nccl.version", TYPE_VERSION, FIELD(target.nccl_version), "newest",
      "NCCL's version in the sandbox, as 2.28.9; newest is the newest that was tested"},
-    {"nccl.untested", TYPE_FLAG, offsetof(struct crystal_conf, target.nccl_untested),
-     "no",
+    {"nccl.untested", TYPE_FLAG, FIELD(target.nccl_untested), "no",
      "whether versions are taken whose messages were read from NCCL's sources only"},
-    {"gpu.buffers", TYPE_BUFFERS, offsetof(struct crystal_conf, target.gpu_buffers),
-     "host", "where NCCL's network buffers are; gpu as with GPU Direct"},
-    {"gpu.contents", TYPE_NO, offsetof(struct crystal_conf, target.is_valueless), "yes",
+    {"gpu.buffers", TYPE_BUFFERS, FIELD(target.gpu_buffers), "host",
+     "where NCCL's network buffers are; gpu as with GPU Direct"},
+    {"gpu.contents", TYPE_NO, FIELD(target.is_valueless), "yes",
      "whether virtual ranks' floating-point messages have contents; no is for times"},
-    {"nic.count", TYPE_NICS, offsetof(struct crystal_conf, target.nic_count), "1",
+    {"nic.count", TYPE_NICS, FIELD(target.nic_count), "1",
      "NICs of a node of the target that NCCL sees, crystal0 and so on"},
-    {"nic.topology", TYPE_FILE, offsetof(struct crystal_conf, target.topology), "",
+    {"nic.topology", TYPE_FILE, FIELD(target.topology), "",
      "NCCL's topology file of the target's node, as NCCL_TOPO_FILE; empty: none"},
-    {"job_dir", TYPE_TEXT, offsetof(struct crystal_conf, job_dir), "./crystal.%x",
-     "where job directories go; %x is the job's name, %u the user"},
-    {"request.gres_per_node", TYPE_TEXT, offsetof(struct crystal_conf, gres_per_node),
-     "", "what is asked of Slurm for each sandbox node, for example gpu:8"},
+    {"job_dir", TYPE_TEXT, FIELD(job_dir), "./crystal.%x",
+     "where job directories go; %x is the job's name, %u the user, %j the job's "
+     "number, "
+     "%A and %a the array's and the task's"},
+    {"port_range", TYPE_PORTS, FIELD(port_first), "",
+     "ports that coordinator, store and agents listen at, as 40000-40999; empty: any"},
+    {"log", TYPE_LEVEL, FIELD(log), "warning",
+     "what job steps tell at least: error, warning, info, debug or trace; CRYSTAL_LOG "
+     "wins"},
+    {"request.partition", TYPE_TEXT, FIELD(partition), "",
+     "partition of emulated jobs whose command line names none"},
+    {"request.qos", TYPE_TEXT, FIELD(qos), "", "the same for --qos"},
+    {"request.licenses", TYPE_TEXT, FIELD(licenses), "", "the same for --licenses"},
+    {"request.constraint", TYPE_TEXT, FIELD(constraint), "",
+     "the same for --constraint"},
+    {"request.gres_per_node", TYPE_TEXT, FIELD(gres_per_node), "",
+     "what is asked of Slurm for each sandbox node, for example gpu:8"},
+    {"request.cpus_per_task", TYPE_COUNT, FIELD(cpus_per_task), "",
+     "CPUs of each sandbox rank where the command line does not say"},
+    {"request.mem_per_node", TYPE_TEXT, FIELD(mem_per_node), "",
+     "memory of each sandbox node where the command line does not say, as 64G"},
+    {"request.exclusive", TYPE_BOOL, FIELD(exclusive), "no",
+     "whether emulated jobs get whole nodes for themselves"},
+    {"request.comment", TYPE_TEXT, FIELD(comment), "",
+     "stands in front of the comment that an emulated job gets"},
+#undef FIELD
 };
 #define KEY_COUNT (sizeof keys / sizeof keys[0])
 
@@ -137,6 +174,16 @@ int crystal_bandwidth_parse(const char *text, uint64_t *ret_bytes_per_s)
     return scaled(text, units, ret_bytes_per_s);
 }
 
+int crystal_size_parse(const char *text, uint64_t *ret_bytes)
+{
+    static const struct unit units[] = {
+        {"", 1},          {"B", 1},        {"kB", 1e3},      {"MB", 1e6},
+        {"GB", 1e9},      {"TB", 1e12},    {"KiB", 1 << 10}, {"MiB", 1 << 20},
+        {"GiB", 1 << 30}, {"TiB", 0x1p40}, {NULL, 0}};
+
+    return scaled(text, units, ret_bytes);
+}
+
 int crystal_duration_parse(const char *text, uint64_t *ret_ns)
 {
     static const struct unit units[] = {{"", 1},     {"ns", 1},  {"us", 1e3},
@@ -155,16 +202,84 @@ static int set_flag(const char *text, int yes_is_zero, int *ret)
     return 0;
 }
 
-static int set_nics(const char *text, uint32_t *ret)
+static int set_bool(int64_t *field, const char *text)
+{
+    if (strcmp(text, "yes") == 0 || strcmp(text, "true") == 0)
+        *field = 1;
+    else if (strcmp(text, "no") == 0 || strcmp(text, "false") == 0)
+        *field = 0;
+    else
+        return -EINVAL;
+    return 0;
+}
+
+static int set_count(int64_t *field, const char *text)
 {
     static const struct unit units[] = {{"", 1}, {NULL, 0}};
     uint64_t value;
 
     if (strchr(text, '.') || scaled(text, units, &value) || value == 0 ||
-        value > CRYSTAL_NICS_MAX)
+        value > INT64_MAX)
         return -EINVAL;
-    *ret = (uint32_t)value;
+    *field = (int64_t)value;
     return 0;
+}
+
+static int set_nics(uint32_t *field, const char *text)
+{
+    int64_t value;
+
+    if (set_count(&value, text) || value > CRYSTAL_NICS_MAX)
+        return -EINVAL;
+    *field = (uint32_t)value;
+    return 0;
+}
+
+/* "40000-40999" into two fields, the second behind the first */
+static int set_ports(int64_t *field, const char *text)
+{
+    unsigned first, last;
+    int end = 0;
+
+    if (sscanf(text, "%5u-%5u%n", &first, &last, &end) != 2 || text[end] ||
+        !isdigit((unsigned char)*text) || first == 0 || last < first || last > 65535)
+        return -EINVAL;
+    field[0] = first;
+    field[1] = last;
+    return 0;
+}
+
+static int set_buffers(int *field, const char *text)
+{
+    if (strcmp(text, "host") != 0 && strcmp(text, "gpu") != 0)
+        return -EINVAL;
+    *field = *text == 'g';
+    return 0;
+}
+
+static int set_text(char **field, const char *text)
+{
+    char *copy = strdup(text);
+
+    if (!copy)
+        return -ENOMEM;
+    free(*field);
+    *field = copy;
+    return 0;
+}
+
+static int set_level(char **field, const char *text)
+{
+    enum crystal_log_level level;
+
+    return crystal_log_level_parse(text, &level) ? -EINVAL : set_text(field, text);
+}
+
+static int set_percent(uint64_t *field, const char *text)
+{
+    static const struct unit units[] = {{"", 1e4}, {"%", 1e4}, {NULL, 0}};
+
+    return scaled(text, units, field);
 }
 
 static int set_value(struct crystal_conf *conf, const struct key *key, const char *text)
@@ -173,28 +288,11 @@ static int set_value(struct crystal_conf *conf, const struct key *key, const cha
 
     switch (key->type) {
     case TYPE_BOOL:
-        if (strcmp(text, "yes") == 0 || strcmp(text, "true") == 0)
-            *(int64_t *)field = 1;
-        else if (strcmp(text, "no") == 0 || strcmp(text, "false") == 0)
-            *(int64_t *)field = 0;
-        else
-            return -EINVAL;
-        return 0;
-    case TYPE_COUNT: {
-        static const struct unit units[] = {{"", 1}, {NULL, 0}};
-        uint64_t value;
-
-        if (strchr(text, '.') || scaled(text, units, &value) || value == 0 ||
-            value > INT64_MAX)
-            return -EINVAL;
-        *(int64_t *)field = (int64_t)value;
-        return 0;
-    }
-    case TYPE_PERCENT: {
-        static const struct unit units[] = {{"", 1e4}, {"%", 1e4}, {NULL, 0}};
-
-        return scaled(text, units, field);
-    }
+        return set_bool(field, text);
+    case TYPE_COUNT:
+        return set_count(field, text);
+    case TYPE_PERCENT:
+        return set_percent(field, text);
     case TYPE_BANDWIDTH:
         return crystal_bandwidth_parse(text, field);
     case TYPE_DURATION:
@@ -202,33 +300,42 @@ static int set_value(struct crystal_conf *conf, const struct key *key, const cha
     case TYPE_VERSION:
         return crystal_target_version_parse(text, field);
     case TYPE_BUFFERS:
-        if (strcmp(text, "host") != 0 && strcmp(text, "gpu") != 0)
-            return -EINVAL;
-        *(int *)field = *text == 'g';
-        return 0;
+        return set_buffers(field, text);
     case TYPE_NO:
     case TYPE_FLAG:
         return set_flag(text, key->type == TYPE_NO, field);
     case TYPE_NICS:
-        return set_nics(text, field);
+        return set_nics(field, text);
+    case TYPE_SIZE:
+        return crystal_size_parse(text, field);
+    case TYPE_PORTS:
+        return set_ports(field, text);
+    case TYPE_LEVEL:
+        return set_level(field, text);
+    case TYPE_NAMES:
+        return crystal_words_split(field, text, " \t,");
     case TYPE_FILE:
-        if (!*text) {
-            free(*(char **)field);
-            *(char **)field = NULL;
-            return 0;
-        }
-        /* fallthrough */
-    case TYPE_TEXT: {
-        char *copy = strdup(text);
-
-        if (!copy)
-            return -ENOMEM;
-        free(*(char **)field);
-        *(char **)field = copy;
-        return 0;
-    }
+    case TYPE_TEXT:
+        return set_text(field, text);
     }
     return -EINVAL;
+}
+
+static int set_default(struct crystal_conf *conf, const struct key *key)
+{
+    if (!key->default_text[0] && key->type != TYPE_TEXT)
+        return 0;
+    return set_value(conf, key, key->default_text);
+}
+
+/* The key of an item; each name of a list comes as an item "key[]". */
+static int is_key(const struct key *key, const char *name)
+{
+    size_t bytes = strlen(key->name);
+
+    return strncmp(key->name, name, bytes) == 0 &&
+           (!name[bytes] ||
+            (key->type == TYPE_NAMES && strcmp(name + bytes, "[]") == 0));
 }
 
 static int apply_inject(struct crystal_conf *conf, const struct crystal_yaml_item *item,
@@ -256,8 +363,10 @@ static int apply(struct crystal_conf *conf, const struct crystal_yaml_item *item
             item->key, item->value,
             strstr(item->key, ".log") ? "file name with %r for the rank" : "setting");
     for (size_t i = 0; code == -ENOENT && i < KEY_COUNT; i++)
-        if (strcmp(keys[i].name, item->key) == 0) {
-            code = set_value(conf, &keys[i], item->value);
+        if (is_key(&keys[i], item->key)) {
+            int is_empty = !item->value[0] && !keys[i].default_text[0];
+
+            code = is_empty ? 0 : set_value(conf, &keys[i], item->value);
             if (code == -EINVAL)
                 return crystal_error_set(err, EINVAL, "%s:%u:%u: %s: '%s' is no %s",
                                          path, item->line, item->column, item->key,
@@ -281,7 +390,7 @@ int crystal_conf_read(const char *path, struct crystal_conf *ret,
     int code = 0;
 
     for (size_t i = 0; i < KEY_COUNT && !code; i++)
-        if (set_value(&conf, &keys[i], keys[i].default_text))
+        if (set_default(&conf, &keys[i]))
             code = crystal_error_set(err, ENOMEM, "configuration: out of memory");
     if (!code && path)
         code = crystal_yaml_read(path, &map, err);
@@ -300,8 +409,14 @@ void crystal_conf_fini(struct crystal_conf *conf)
 {
     crystal_stage_rules_fini(conf->stage);
     crystal_inject_rules_fini(&conf->inject);
-    free(conf->job_dir);
-    free(conf->gres_per_node);
+    for (size_t i = 0; i < KEY_COUNT; i++) {
+        void *field = (char *)conf + keys[i].offset;
+
+        if (keys[i].type == TYPE_TEXT || keys[i].type == TYPE_LEVEL)
+            free(*(char **)field);
+        else if (keys[i].type == TYPE_NAMES)
+            crystal_words_fini(field);
+    }
     crystal_target_fini(&conf->target);
     memset(conf, 0, sizeof *conf);
 }

@@ -14,13 +14,22 @@
 
 struct crystal_conf {
     int64_t enabled;
+    struct crystal_words allow_groups, allow_accounts, allow_partitions; /* none: all */
     int64_t logical_ranks_max;
+    int64_t sandbox_nodes_max;  /* 0 = no limit */
+    uint64_t job_dir_bytes_max; /* 0 = no limit */
     uint64_t wire_bytes_per_s;
     uint64_t wire_latency_ns;
-    int64_t plan_passes;         /* at most */
-    uint64_t plan_tolerance_ppm; /* of an iteration */
-    char *job_dir;               /* template with %u user, %x job name; owned */
-    char *gres_per_node;         /* owned; empty = ask for nothing */
+    int64_t plan_passes;           /* at most */
+    uint64_t plan_tolerance_ppm;   /* of an iteration */
+    char *job_dir;                 /* template, see the table; owned */
+    int64_t port_first, port_last; /* of our listening sockets; 0 = any port */
+    char *log;                     /* level of job steps; empty = warning; owned */
+    /* What is asked of Slurm for an emulated job; texts are owned, empty = nothing. */
+    char *gres_per_node, *partition, *qos, *licenses, *constraint, *mem_per_node;
+    char *comment;
+    int64_t cpus_per_task; /* 0 = nothing */
+    int64_t exclusive;
     struct crystal_stage_rules stage[CRYSTAL_STAGE_COUNT];
     struct crystal_inject_rules inject;
     struct crystal_target target;
@@ -46,5 +55,7 @@ const struct crystal_conf_key *crystal_conf_keys(void);
  * Return 0 or -EINVAL. */
 int crystal_bandwidth_parse(const char *text, uint64_t *ret_bytes_per_s);
 int crystal_duration_parse(const char *text, uint64_t *ret_ns);
+/* "64GiB", "2 TB", "1000" -> bytes. 0 or -EINVAL. */
+int crystal_size_parse(const char *text, uint64_t *ret_bytes);
 
 #endif

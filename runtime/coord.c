@@ -470,19 +470,29 @@ static int open_signals(struct crystal_coord *coord, struct crystal_error *err)
                                on_signal, coord, err);
 }
 
+/* At the port that was asked for, else at one of port_range. */
+static int open_port(const struct crystal_coord *coord, uint16_t port,
+                     const char *option, int *ret_fd, uint16_t *ret_port,
+                     struct crystal_error *err)
+{
+    if (port)
+        return crystal_listen(port, option, ret_fd, ret_port, err);
+    return crystal_listen_within(&coord->config.layout->ports, ret_fd, ret_port, err);
+}
+
 static int open_ports(struct crystal_coord *coord, struct crystal_error *err)
 {
     struct crystal_store_hooks hooks = crystal_coord_store_hooks;
     int store_fd, rc;
 
-    rc = crystal_listen(coord->config.port, "--port", &coord->listen_fd, &coord->port,
-                        err);
+    rc = open_port(coord, coord->config.port, "--port", &coord->listen_fd, &coord->port,
+                   err);
     if (rc == 0)
         rc = crystal_watch_start(&coord->listener, coord->loop, coord->listen_fd,
                                  EPOLLIN, on_listener, coord, err);
     if (rc == 0)
-        rc = crystal_listen(coord->config.store_port, "--store-port (MASTER_PORT)",
-                            &store_fd, &coord->store_port, err);
+        rc = open_port(coord, coord->config.store_port, "--store-port (MASTER_PORT)",
+                       &store_fd, &coord->store_port, err);
     if (rc < 0)
         return rc;
     hooks.context = coord;

@@ -6,10 +6,16 @@
 #ifndef CRYSTAL_ENV_H
 #define CRYSTAL_ENV_H
 
-#define CRYSTAL_ENV_STAGE         "CRYSTAL_STAGE"   /* capture, plan or emulate */
-#define CRYSTAL_ENV_JOB_DIR       "CRYSTAL_JOB_DIR" /* absolute path */
-#define CRYSTAL_ENV_LRANK         "CRYSTAL_LRANK"   /* this process's logical rank */
-#define CRYSTAL_ENV_LOGICAL_RANKS "CRYSTAL_LOGICAL_RANKS"
+#define CRYSTAL_ENV_STAGE          "CRYSTAL_STAGE"   /* capture, plan or emulate */
+#define CRYSTAL_ENV_JOB_DIR        "CRYSTAL_JOB_DIR" /* absolute path */
+#define CRYSTAL_ENV_LRANK          "CRYSTAL_LRANK"   /* this process's logical rank */
+#define CRYSTAL_ENV_LOGICAL_RANKS  "CRYSTAL_LOGICAL_RANKS"
+#define CRYSTAL_ENV_RANKS_PER_NODE "CRYSTAL_RANKS_PER_NODE" /* of a target node */
+/* Agents under Slurm: the crystal.yaml of the node, by its plugstack.conf. */
+#define CRYSTAL_ENV_NODE_CONFIG "CRYSTAL_NODE_CONFIG"
+/* "HOST:PORT" of the store, as MASTER_ADDR and MASTER_PORT have it until the program's
+ * own script, or a container's start, sets others. */
+#define CRYSTAL_ENV_STORE "CRYSTAL_STORE"
 /* File with key=value lines host, port, store_port, pid of the coordinator; and the
  * file with its token (64 hexadecimal digits). Both of mode 0600 in the job directory.
  */

@@ -8,6 +8,8 @@
 
 #include "runtime/error.h"
 #include "runtime/inject_rules.h"
+#include "runtime/listen.h"
+#include "runtime/slurm_view.h"
 #include "runtime/stage_rules.h"
 #include "runtime/target.h"
 
@@ -50,7 +52,8 @@ struct crystal_layout {
     uint32_t plan_passes;      /* plan.passes, at least 1 */
     uint32_t plan_tolerance_ppm;
     uint64_t fingerprint; /* program, arguments (outside stage rules), grid, versions */
-    int slurm_physical;   /* the program's SLURM_* name the ranks that really run */
+    struct crystal_ports ports; /* of coordinator, store and agents; first = 0: any */
+    enum crystal_slurm_view slurm_view; /* what a task is in the program's SLURM_* */
     struct crystal_stage_rules stage[CRYSTAL_STAGE_COUNT];
     struct crystal_inject_rules inject; /* of a capture of a list */
     char job_name[64];

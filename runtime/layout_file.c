@@ -62,7 +62,10 @@ static int print(FILE *out, const struct crystal_layout *l)
         fprintf(out, "plan:\n  passes: %u\n  tolerance_ppm: %u\n", l->plan_passes,
                 l->plan_tolerance_ppm);
         crystal_target_print(&l->target, out, print_quoted);
-        fprintf(out, "slurm_env: %s\n", l->slurm_physical ? "physical" : "logical");
+        fprintf(out, "slurm_env: %s\n", crystal_slurm_view_names[l->slurm_view]);
+        if (l->ports.first)
+            fprintf(out, "ports:\n  first: %u\n  last: %u\n", l->ports.first,
+                    l->ports.last);
         fprintf(out, "fingerprint: \"%016" PRIx64 "\"\n", l->fingerprint);
         crystal_stage_rules_print(l->stage, out, print_quoted);
         crystal_inject_rules_print(&l->inject, out, print_quoted);
@@ -213,12 +216,33 @@ static int word(struct reading *r, const char *key, const char *zero, const char
     return 0;
 }
 
+static int ports(struct reading *r, struct crystal_layout *l)
+{
+    uint64_t first, last;
+
+    if (!crystal_yaml_get(r->map, "ports.first"))
+        return 0;
+    if (count(r, "ports.first", 65535, 10, &first) ||
+        count(r, "ports.last", 65535, 10, &last))
+        return -EINVAL;
+    if (first == 0 || last < first)
+        return crystal_error_set(r->err, EINVAL,
+                                 "%s: ports: %" PRIu64 " to %" PRIu64 " is no range",
+                                 r->path, first, last);
+    l->ports.first = (uint16_t)first;
+    l->ports.last = (uint16_t)last;
+    return 0;
+}
+
 /* None of these is in layouts of older versions. */
 static int surroundings(struct reading *r, struct crystal_layout *l)
 {
-    if (crystal_yaml_get(r->map, "slurm_env") &&
-        word(r, "slurm_env", "logical", "physical", &l->slurm_physical))
+    if (ports(r, l))
         return -EINVAL;
+    if (crystal_yaml_get(r->map, "slurm_env") &&
+        crystal_slurm_view_parse(text(r, "slurm_env"), &l->slurm_view))
+        return crystal_error_set(r->err, EINVAL, "%s: slurm_env: '%s' is no word of it",
+                                 r->path, text(r, "slurm_env"));
     for (size_t i = 0; i < r->map->item_count; i++) {
         const struct crystal_yaml_item *item = &r->map->items[i];
         int code = strcmp(item->key, "inject[]") == 0

@@ -239,8 +239,11 @@ static uint64_t fingerprint(const struct crystal_layout *l, const char *parallel
                  l->lrank_count, l->ranks_per_node, parallel ? parallel : "",
                  (int)l->live_mode, l->iterations, l->payload_all);
     (void)XXH3_64bits_update(state, options, (size_t)used + 1);
-    if (l->slurm_physical)
-        (void)XXH3_64bits_update(state, "physical", sizeof "physical");
+    if (l->slurm_view != CRYSTAL_SLURM_LOGICAL) {
+        const char *name = crystal_slurm_view_names[l->slurm_view];
+
+        (void)XXH3_64bits_update(state, name, strlen(name) + 1);
+    }
     if (l->live_mode == CRYSTAL_LIVE_LIST)
         (void)XXH3_64bits_update(state, l->live, l->live_count * sizeof *l->live);
     for (char **arg = l->program; arg && *arg; arg++) {
@@ -287,11 +290,11 @@ static int words(const struct crystal_layout_options *o, struct crystal_layout *
         return crystal_error_set(err, ENOTSUP,
                                  "--crystal-assistants is not yet supported; "
                                  "the modelled wire needs none");
-    l->slurm_physical = o->slurm_env && strcmp(o->slurm_env, "physical") == 0;
-    if (o->slurm_env && !l->slurm_physical && strcmp(o->slurm_env, "logical") != 0)
-        return crystal_error_set(
-            err, EINVAL, "--crystal-slurm-env: '%.64s' is neither logical nor physical",
-            o->slurm_env);
+    if (o->slurm_env && crystal_slurm_view_parse(o->slurm_env, &l->slurm_view))
+        return crystal_error_set(err, EINVAL,
+                                 "--crystal-slurm-env: '%.64s' is none of logical, "
+                                 "physical, node",
+                                 o->slurm_env);
     l->iterations = ITERATIONS_DEFAULT;
     if (o->iterations)
         return positive("iterations", o->iterations, ITERATIONS_MAX, &l->iterations,
@@ -329,6 +332,8 @@ int crystal_layout_make(const struct crystal_layout_options *options,
     }
     (void)snprintf(l.job_name, sizeof l.job_name, "%s",
                    options->job_name ? options->job_name : "job");
+    l.ports.first = (uint16_t)conf->port_first; /* the table checks both */
+    l.ports.last = (uint16_t)conf->port_last;
     l.wire_bytes_per_s = conf->wire_bytes_per_s;
     l.wire_latency_ns = conf->wire_latency_ns;
     l.plan_passes =

@@ -174,6 +174,28 @@ int crystal_listen(uint16_t port, const char *option, int *ret_fd, uint16_t *ret
     return 0;
 }
 
+int crystal_listen_within(const struct crystal_ports *ports, int *ret_fd,
+                          uint16_t *ret_port, struct crystal_error *err)
+{
+    uint32_t count = ports->first ? (uint32_t)(ports->last - ports->first) + 1 : 0;
+    /* jobs of one node begin at different ports */
+    uint32_t begin = count ? (uint32_t)getpid() * 7U % count : 0;
+
+    if (!count)
+        return crystal_listen(0, "no option", ret_fd, ret_port, err);
+    for (uint32_t i = 0; i < count; i++) {
+        uint16_t port = (uint16_t)(ports->first + (begin + i) % count);
+        int code = crystal_listen(port, "port_range", ret_fd, ret_port, err);
+
+        if (code != -EADDRINUSE && code != -EACCES)
+            return code;
+    }
+    return crystal_error_set(err, EADDRINUSE,
+                             "every port from %u to %u is in use; widen port_range in "
+                             "crystal.yaml",
+                             ports->first, ports->last);
+}
+
 int crystal_accept(int listen_fd, const struct crystal_access *access, int *ret_fd)
 {
     int fd;

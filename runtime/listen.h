@@ -34,6 +34,13 @@ int crystal_address_is_loopback(const struct in6_addr *address);
  * the port and the option by which another is chosen. */
 int crystal_listen(uint16_t port, const char *option, int *ret_fd, uint16_t *ret_port,
                    struct crystal_error *err);
+/* Ports that may be listened at; first = 0: any. */
+struct crystal_ports {
+    uint16_t first, last;
+};
+/* The same at any free port of the range. -EADDRINUSE where there is none. */
+int crystal_listen_within(const struct crystal_ports *ports, int *ret_fd,
+                          uint16_t *ret_port, struct crystal_error *err);
 /* The next connection that is allowed, non-blocking; -EAGAIN when there is none. */
 int crystal_accept(int listen_fd, const struct crystal_access *access, int *ret_fd);
 

@@ -3,6 +3,7 @@
 
 #include "runtime/log.h"
 
+#include <errno.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -10,14 +11,16 @@
 #include <string.h>
 #include <unistd.h>
 
-static enum crystal_log_level level_parse(const char *name)
+int crystal_log_level_parse(const char *name, enum crystal_log_level *ret)
 {
     static const char *const names[] = {"error", "warning", "info", "debug", "trace"};
 
-    for (unsigned i = 0; name && i < sizeof names / sizeof names[0]; i++)
-        if (strcmp(name, names[i]) == 0)
-            return (enum crystal_log_level)i;
-    return CRYSTAL_LOG_INFO;
+    for (unsigned i = 0; i < sizeof names / sizeof names[0]; i++)
+        if (strcmp(name, names[i]) == 0) {
+            *ret = (enum crystal_log_level)i;
+            return 0;
+        }
+    return -EINVAL;
 }
 
 enum crystal_log_level crystal_log_level_get(void)
@@ -26,7 +29,12 @@ enum crystal_log_level crystal_log_level_get(void)
     int level = atomic_load_explicit(&cached, memory_order_relaxed);
 
     if (level < 0) {
-        level = (int)level_parse(getenv("CRYSTAL_LOG"));
+        const char *name = getenv("CRYSTAL_LOG");
+        enum crystal_log_level wanted = CRYSTAL_LOG_INFO;
+
+        if (name)
+            (void)crystal_log_level_parse(name, &wanted); /* unknown: info */
+        level = (int)wanted;
         atomic_store_explicit(&cached, level, memory_order_relaxed);
     }
     return (enum crystal_log_level)level;

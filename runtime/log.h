@@ -21,6 +21,8 @@ enum crystal_log_level {
 void crystal_log(enum crystal_log_level level, const char *component,
                  const char *format, ...) __attribute__((format(printf, 3, 4)));
 
+/* "info" -> the level; 0 or -EINVAL. */
+int crystal_log_level_parse(const char *name, enum crystal_log_level *ret);
 /* The level that is in force; read once from CRYSTAL_LOG. */
 enum crystal_log_level crystal_log_level_get(void);
 

@@ -35,14 +35,14 @@ void crystal_words_fini(struct crystal_words *words)
     memset(words, 0, sizeof *words);
 }
 
-/* A text as words that blanks part. */
-static int split(struct crystal_words *words, const char *text)
+int crystal_words_split(struct crystal_words *words, const char *text,
+                        const char *apart)
 {
     char *copy = strdup(text), *save = NULL, *word;
     int code = copy ? 0 : -ENOMEM;
 
-    for (word = copy ? strtok_r(copy, " \t", &save) : NULL; word && !code;
-         word = strtok_r(NULL, " \t", &save))
+    for (word = copy ? strtok_r(copy, apart, &save) : NULL; word && !code;
+         word = strtok_r(NULL, apart, &save))
         code = crystal_words_add(words, word);
     free(copy);
     return code;
@@ -89,11 +89,11 @@ static int set_one(struct crystal_stage_rules *rules, int stage, const char *key
     if (strcmp(key, "args[]") == 0)
         return crystal_words_add(&rules->args, value);
     if (strcmp(key, "args") == 0)
-        return split(&rules->args, value);
+        return crystal_words_split(&rules->args, value, " \t");
     if (strcmp(key, "wrapper[]") == 0)
         return crystal_words_add(&rules->wrapper, value);
     if (strcmp(key, "wrapper") == 0)
-        return split(&rules->wrapper, value);
+        return crystal_words_split(&rules->wrapper, value, " \t");
     if (strcmp(key, "log") == 0 && stage != EMULATE)
         return set_log(&rules->log, value);
     return -ENOENT;

@@ -26,6 +26,9 @@ struct crystal_words {
 };
 /* 0 or -ENOMEM; word is copied. */
 int crystal_words_add(struct crystal_words *words, const char *word);
+/* Adds the words of text, which any bytes of apart part. 0 or -ENOMEM. */
+int crystal_words_split(struct crystal_words *words, const char *text,
+                        const char *apart);
 void crystal_words_fini(struct crystal_words *words);
 
 struct crystal_stage_rules {

@@ -85,8 +85,7 @@ char *crystal_ask_scrystal_path(const char *given, struct crystal_error *err)
     return path;
 }
 
-/* What a Slurm command prints; caller frees, NULL = it failed. */
-static char *ask_slurm(const char *name, const char *const *words)
+char *crystal_ask_slurm(const char *name, const char *const *words)
 {
     struct crystal_argv argv = {0};
     char path[PATH_MAX], *text = NULL;
@@ -106,104 +105,40 @@ static char *ask_slurm(const char *name, const char *const *words)
     return NULL;
 }
 
-/* "gpu:8", "gpu:h100:8(S:0-1)", several joined by commas: all GPUs of a node. */
-static uint32_t count_gpus(const char *gres)
-{
-    uint32_t total = 0;
-
-    while (*gres) {
-        size_t bytes = strcspn(gres, ",("), colon = bytes;
-
-        while (colon > 0 && gres[colon - 1] != ':')
-            colon--;
-        if (strncmp(gres, "gpu:", 4) == 0 && colon > 0) {
-            unsigned long count = strtoul(gres + colon, NULL, 10);
-
-            if (count <= 4096)
-                total += (uint32_t)count;
-        }
-        gres += bytes;
-        if (*gres == '(')
-            gres += strcspn(gres, ")");
-        gres += strcspn(gres, ",");
-        gres += *gres == ',';
-    }
-    return total;
-}
-
-/* The GPUs of partition's nodes; of the default one ("main*") where it is NULL. */
-static uint32_t partition_gpus(const char *partition)
-{
-    static const char *const words[] = {"--noheader", "--format=%P|%G", NULL};
-    char *text = ask_slurm("sinfo", words), *rest = text, *line;
-    uint32_t most = 0;
-
-    while ((line = strsep(&rest, "\n"))) {
-        char *gres = strchr(line, '|');
-        size_t bytes;
-        bool is_default;
-
-        if (!gres)
-            continue;
-        *gres++ = '\0';
-        bytes = strlen(line);
-        is_default = bytes > 0 && line[bytes - 1] == '*';
-        if (is_default)
-            line[bytes - 1] = '\0';
-        if (partition ? strcmp(line, partition) == 0 : is_default) {
-            uint32_t gpus = count_gpus(gres);
-
-            most = gpus > most ? gpus : most;
-        }
-    }
-    free(text);
-    return most;
-}
-
-static const char *partition_from_environment(void)
-{
-    static const char *const names[] = {"SLURM_PARTITION", "SBATCH_PARTITION",
-                                        "SALLOC_PARTITION"};
-
-    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
-        if (getenv(names[i]))
-            return getenv(names[i]);
-    return NULL;
-}
-
-/* "n[1-2]" -> "n1" and "n1,n2" */
-static void ask_nodes(const char *list, struct crystal_ask_job *ret)
+char *crystal_ask_hostnames(const char *list)
 {
     const char *const words[] = {"show", "hostnames", list, NULL};
-    char *text = ask_slurm("scontrol", words);
+    char *text = crystal_ask_slurm("scontrol", words);
 
     if (!text || !*text || *text == '\n') {
         free(text);
-        return;
+        return NULL;
     }
-    ret->first_node = strndup(text, strcspn(text, "\n"));
     for (char *c = text; *c; c++)
         if (*c == '\n')
             *c = c[1] ? ',' : '\0';
-    ret->nodes = text;
+    return text;
 }
 
-/* "main|gres:gpu:8|n[1-2]": partition, gres and nodes of a job, cut up in place. */
+/* "main|gres:gpu:8|n[1-2]|comment": partition, gres, nodes and comment of a job, cut up
+ * in place. */
 static char *ask_squeue(const char *job_id, struct crystal_ask_job *ret)
 {
-    const char *const words[] = {"--noheader", "--format=%P|%b|%N", "--jobs", job_id,
+    const char *const words[] = {"--noheader", "--format=%P|%b|%N|%k", "--jobs", job_id,
                                  NULL};
-    char *text = ask_slurm("squeue", words), *rest = text;
-    const char *partition = strsep(&rest, "|"), *gres = strsep(&rest, "|");
+    char *text = crystal_ask_slurm("squeue", words), *rest = text;
+    const char *partition = strsep(&rest, "|"), *gres = strsep(&rest, "|"),
+               *nodes = strsep(&rest, "|");
 
-    if (!partition || !gres || !rest) {
+    if (!partition || !gres || !nodes || !rest) {
         free(text);
         return NULL;
     }
     rest[strcspn(rest, "\n")] = '\0';
+    ret->comment = strcmp(rest, "(null)") == 0 ? NULL : strdup(rest);
     ret->has_gres = strncmp(gres, "gres", 4) == 0;
-    if (*rest)
-        ask_nodes(rest, ret);
+    if (*nodes)
+        ret->nodes = crystal_ask_hostnames(nodes);
     return text;
 }
 
@@ -217,15 +152,17 @@ void crystal_ask_job(const char *job_id, const struct crystal_srun_line *line,
     if (job_id)
         partition = text = ask_squeue(job_id, ret);
     else if (!partition)
-        partition = partition_from_environment();
-    ret->gpus_per_node = partition_gpus(partition);
+        partition = crystal_partition_from_environment();
+    crystal_partition_ask(partition, crystal_srun_line_get(line, "clusters"),
+                          &ret->partition);
     free(text);
 }
 
 void crystal_ask_job_fini(struct crystal_ask_job *job)
 {
-    free(job->first_node);
     free(job->nodes);
+    free(job->comment);
+    crystal_partition_fini(&job->partition);
     memset(job, 0, sizeof *job);
 }
 
@@ -250,8 +187,16 @@ static void layout_line(const struct crystal_ask_layout *ask, struct crystal_arg
         add_option(ask, (enum crystal_option)i, out);
     if (!ask->for_step)
         crystal_argv_add(out, "--allocation");
-    if (ask->gpus_per_node)
-        crystal_argv_add(out, "--gpus-per-node=%u", ask->gpus_per_node);
+    if (ask->partition->gpus_per_node)
+        crystal_argv_add(out, "--gpus-per-node=%u", ask->partition->gpus_per_node);
+    if (ask->partition->name)
+        crystal_argv_add(out, "--%s=%s",
+                         ask->partition_is_chosen ? "partition" : "default-partition",
+                         ask->partition->name);
+    if (ask->task_per_node && !ask->options->value[CRYSTAL_OPTION_SLURM_ENV])
+        crystal_argv_add(out, "--slurm-env=node");
+    if (ask->account)
+        crystal_argv_add(out, "--account=%s", ask->account);
     crystal_argv_add(out, "--job-name=%s", ask->job_name);
     if (ask->config)
         crystal_argv_add(out, "--config=%s", ask->config);

@@ -7,6 +7,7 @@
 #include "runtime/error.h"
 #include "spank/argv.h"
 #include "spank/options.h"
+#include "spank/partition.h"
 #include "spank/request.h"
 #include "spank/srun_line.h"
 
@@ -21,11 +22,16 @@ void crystal_ask_slurm_path(const char *name, char *out, size_t out_bytes);
  * installed in, else from PATH. Caller frees; NULL with a sentence. */
 char *crystal_ask_scrystal_path(const char *given, struct crystal_error *err);
 
+/* What a Slurm command prints, words up to a NULL; caller frees, NULL = it failed. */
+char *crystal_ask_slurm(const char *name, const char *const *words);
+/* "n[1-2]" -> "n1,n2"; caller frees, NULL where Slurm does not know. */
+char *crystal_ask_hostnames(const char *list);
+
 struct crystal_ask_job {
-    uint32_t gpus_per_node; /* of the partition; 0 = none or unknown */
-    bool has_gres;          /* the job holds a gres; false without a job */
-    char *first_node;       /* of the job; NULL without one; owned */
-    char *nodes;            /* all of them, with commas; NULL without a job; owned */
+    struct crystal_partition partition;
+    bool has_gres; /* the job holds a gres; false without a job */
+    char *comment; /* of the job; NULL = none; owned */
+    char *nodes;   /* all of them, with commas; NULL without a job; owned */
 };
 /* Asks squeue for the job (job_id not NULL) and sinfo for the partition (the one named
  * on the line, else the job's, else the default one). What cannot be found out is 0. */
@@ -36,7 +42,10 @@ void crystal_ask_job_fini(struct crystal_ask_job *job);
 struct crystal_ask_layout {
     const char *scrystal, *config; /* config may be NULL */
     const struct crystal_options *options;
-    uint32_t gpus_per_node;
+    const struct crystal_partition *partition;
+    bool partition_is_chosen; /* by the user, or it is the job's */
+    const char *account;      /* NULL = not known */
+    bool task_per_node;       /* the step has one task a node */
     const char *job_name;
     const struct crystal_argv *self; /* own command line, program at index program */
     int program;

@@ -12,6 +12,7 @@
 #include "config.h"
 
 #include "runtime/clock.h"
+#include "runtime/env.h"
 #include "spank/exit_code.h"
 #include "spank/local.h"
 #include "spank/options.h"
@@ -193,6 +194,20 @@ static int task_setenv(void *context, const char *name, const char *value)
     return spank_setenv(context, name, value, 1) == ESPANK_SUCCESS ? 0 : -1;
 }
 
+/* The agent asks this node's own crystal.yaml whether the job may run here. */
+static void name_config(spank_t spank, int argc, char **argv)
+{
+    const char *path = NULL;
+
+    for (int i = 0; i < argc; i++)
+        if (strncmp(argv[i], "config=", 7) == 0)
+            path = argv[i] + 7;
+    if (path)
+        (void)spank_setenv(spank, CRYSTAL_ENV_NODE_CONFIG, path, 1);
+    else
+        (void)spank_unsetenv(spank, CRYSTAL_ENV_NODE_CONFIG); /* there may be none */
+}
+
 int slurm_spank_task_init(spank_t spank, int argc, char **argv)
 {
     const char *stage = ctx.options.value[CRYSTAL_OPTION_STAGE];
@@ -201,11 +216,10 @@ int slurm_spank_task_init(spank_t spank, int argc, char **argv)
     char wanted[8];
     int rc = 0;
 
-    (void)argc;
-    (void)argv;
     if (stage && (strcmp(stage, CRYSTAL_STEP_AGENT) == 0 ||
                   strcmp(stage, CRYSTAL_STEP_CAPTURE) == 0 ||
                   strcmp(stage, CRYSTAL_STEP_PLAN) == 0)) {
+        name_config(spank, argc, argv);
         rc = crystal_task_mark_agent(&ctx.options, item(spank, S_JOB_NODEID), &err);
     } else if (stage && strcmp(stage, CRYSTAL_STEP_PROGRAM) == 0) {
         uint32_t node = item(spank, S_JOB_NODEID);

@@ -51,7 +51,8 @@ const struct crystal_option_info crystal_option_table[CRYSTAL_OPTION_COUNT] = {
     [CRYSTAL_OPTION_SLURM_ENV] =
         {"crystal-slurm-env", "WHICH",
          "What SLURM_PROCID, SLURM_NTASKS, ... say in the program: logical ranks "
-         "(default) or physical tasks"},
+         "(default), physical tasks, or node: the target's nodes (default with "
+         "--ntasks-per-node=1)"},
     [CRYSTAL_OPTION_STAGE] = {"crystal-stage", NULL, NULL},
 };
 

@@ -194,12 +194,16 @@ static int set_key(struct crystal_request *r, const char *key, const char *value
         return take_text(value, &r->job_dir);
     if (strcmp(key, "job_name") == 0)
         return take_text(value, &r->job_name);
+    if (strcmp(key, "log") == 0)
+        return take_text(value, &r->log);
     if (strcmp(key, "gres_per_node") == 0)
         return take_text(value, &r->gres_per_node);
     if (strcmp(key, "slurm_env") == 0)
         return take_text(value, &r->slurm_env);
     if (strcmp(key, "notice") == 0)
         crystal_argv_add(&r->notices, "%s", value);
+    else if (strcmp(key, "allocation") == 0)
+        crystal_argv_add(&r->allocation, "%s", value);
     else if (strcmp(key, "wrapper") == 0)
         crystal_argv_add(&r->wrapper, "%s", value);
     else if (strcmp(key, "argument") == 0)
@@ -224,7 +228,8 @@ static int check(struct crystal_request *r, uint32_t version, struct crystal_err
                                  "plugin and command from one release");
     if (!r->gres_per_node && take_text("", &r->gres_per_node) < 0)
         return crystal_error_set(err, ENOMEM, "out of memory");
-    if (r->notices.failed || r->wrapper.failed || r->arguments.failed)
+    if (r->notices.failed || r->allocation.failed || r->wrapper.failed ||
+        r->arguments.failed)
         return crystal_error_set(err, ENOMEM, "out of memory");
     return 0;
 }
@@ -268,6 +273,8 @@ void crystal_request_fini(struct crystal_request *request)
     free(request->job_dir);
     free(request->job_name);
     free(request->gres_per_node);
+    free(request->log);
+    crystal_argv_fini(&request->allocation);
     crystal_argv_fini(&request->notices);
     free(request->slurm_env);
     crystal_argv_fini(&request->wrapper);

@@ -1,5 +1,5 @@
 /* What `scrystal layout --request` says about an emulated job: the shape of the
- * allocation and of each step. A frozen seam, version 2: key=value lines on standard
+ * allocation and of each step. A frozen seam, version 3: key=value lines on standard
  * output, values percent-encoded; unknown keys are ignored.
  */
 #ifndef CRYSTAL_SPANK_REQUEST_H
@@ -11,7 +11,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define CRYSTAL_REQUEST_VERSION 2
+#define CRYSTAL_REQUEST_VERSION 3
 
 enum crystal_stage_bit {
     CRYSTAL_STAGE_BIT_CAPTURE = 1,
@@ -27,15 +27,18 @@ struct crystal_request {
     uint32_t logical_node_count;
     uint32_t ranks_per_node;
     uint32_t live_count;
-    uint32_t iterations; /* 0 = not said */
-    uint32_t store_port; /* 0 = any */
-    unsigned stages;     /* CRYSTAL_STAGE_BIT_*, those to run now */
-    char *sandbox;       /* rank list in task order; owned */
-    char *job_dir;       /* absolute; owned */
-    char *job_name;      /* owned */
-    char *gres_per_node; /* may be empty; owned */
+    uint32_t iterations;            /* 0 = not said */
+    uint32_t store_port;            /* 0 = any */
+    unsigned stages;                /* CRYSTAL_STAGE_BIT_*, those to run now */
+    char *sandbox;                  /* rank list in task order; owned */
+    char *job_dir;                  /* absolute; owned */
+    char *job_name;                 /* owned */
+    char *gres_per_node;            /* may be empty; owned */
+    char *log;                      /* level of job steps; may be NULL; owned */
+    struct crystal_argv allocation; /* options such as --partition=gpu, for a command
+                                       line that does not say the same */
     struct crystal_argv notices;
-    char *slurm_env;               /* NULL or "physical"; owned */
+    char *slurm_env;               /* as --crystal-slurm-env; NULL = logical; owned */
     struct crystal_argv wrapper;   /* in front of the emulated program */
     struct crystal_argv arguments; /* behind its own */
 };

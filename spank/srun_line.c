@@ -372,15 +372,14 @@ bool crystal_srun_line_has_crystal(const struct crystal_srun_line *line)
     return false;
 }
 
-void crystal_srun_line_add_allocation(const struct crystal_srun_line *line,
-                                      struct crystal_argv *out)
+bool crystal_srun_word_is_foreign(const struct crystal_srun_word *word)
 {
-    for (int i = 0; i < line->count; i++) {
-        const struct crystal_srun_word *w = &line->words[i];
+    return !word->option && !is_crystal(word);
+}
 
-        if (!w->option || !(w->option->flags & STEP))
-            crystal_argv_add(out, "%s", w->text);
-    }
+bool crystal_srun_word_is_allocation(const struct crystal_srun_word *word)
+{
+    return !word->option || !(word->option->flags & STEP);
 }
 
 void crystal_srun_line_add_stage(const struct crystal_srun_line *line,

@@ -36,9 +36,11 @@ const char *crystal_srun_line_get(const struct crystal_srun_line *line,
                                   const char *name);
 /* An option that begins with "--crystal-" stands on the line. */
 bool crystal_srun_line_has_crystal(const struct crystal_srun_line *line);
-/* Appends what salloc takes too: everything but srun's own step options. */
-void crystal_srun_line_add_allocation(const struct crystal_srun_line *line,
-                                      struct crystal_argv *out);
+/* An option of another plugin, or the separate value of an option of one (of ours too:
+ * it follows that). */
+bool crystal_srun_word_is_foreign(const struct crystal_srun_word *word);
+/* Of those that are not foreign: salloc takes it, too. */
+bool crystal_srun_word_is_allocation(const struct crystal_srun_word *word);
 /* Appends what a stage step shares with the program's step: environment, working
  * directory, memory, prologs, other plugins' options; neither geometry nor output nor
  * ours. */

@@ -14,21 +14,79 @@ extern char **environ;
 
 /* --- environment of a helper step --- */
 
-static bool starts_with(const char *text, const char *prefix)
-{
-    return strncmp(text, prefix, strlen(prefix)) == 0;
-}
+/* What a job or its user has said about the program's step, by srun(1) "INPUT
+ * ENVIRONMENT VARIABLES" and "OUTPUT ENVIRONMENT VARIABLES"; a name that ends with * is
+ * the beginning of several. Everything else stays: the cluster (SLURM_CONF, SLURM_JWT,
+ * SLURM_CLUSTERS, ...), and what sbatch or salloc have exported of other plugins. */
+static const char *const step_variables[] = {
+    "SLURM_ARRAY_*",
+    "SLURM_CPU_BIND*",
+    "SLURM_CPUS_*",
+    "SLURM_CPU_FREQ_REQ",
+    "SLURM_CRYSTAL_*",
+    "SLURM_DISTRIBUTION",
+    "SLURM_EXACT",
+    "SLURM_EXCLUSIVE",
+    "SLURM_GPU*",
+    "SLURM_GRES*",
+    "SLURM_GTIDS",
+    "SLURM_HET_*",
+    "SLURM_HINT",
+    "SLURM_HOSTFILE",
+    "SLURM_JOB_*",
+    "SLURM_JOBID",
+    "SLURM_KILL_BAD_EXIT",
+    "SLURM_LABELIO",
+    "SLURM_LAUNCH_NODE_*",
+    "SLURM_LOCALID",
+    "SLURM_MEM_*",
+    "SLURM_MPI_TYPE",
+    "SLURM_NNODES",
+    "SLURM_NODE*",
+    "SLURM_NPROCS",
+    "SLURM_NTASKS*",
+    "SLURM_OPEN_MODE",
+    "SLURM_OVERCOMMIT",
+    "SLURM_OVERLAP",
+    "SLURM_PRIO_PROCESS",
+    "SLURM_PROCID",
+    "SLURM_PTY_*",
+    "SLURM_REMOTE_CWD",
+    "SLURM_SRUN_*",
+    "SLURM_STDERRMODE",
+    "SLURM_STDINMODE",
+    "SLURM_STDOUTMODE",
+    "SLURM_STEP_*",
+    "SLURM_STEPID",
+    "SLURM_SUBMIT_*",
+    "SLURM_TASK*",
+    "SLURM_THREADS*",
+    "SLURM_TIMELIMIT",
+    "SLURM_TOPOLOGY_*",
+    "SLURM_TRES_*",
+    "SLURM_UMASK",
+    "SLURM_UNBUFFEREDIO",
+    "SLURM_WAIT",
+    "SLURM_WORKING_DIR",
+    "SLURM_WHOLE",
+    "SRUN_*",
+    "SLURM_SPANK__SLURM_SPANK_OPTION_crystal_*",
+    "_SLURM_SPANK_OPTION_*",
+};
 
-/* The job's shape and our own options go; the cluster and other plugins' options that
- * sbatch or salloc have exported stay. */
+/* setting is NAME=VALUE. */
 static bool is_scrubbed(const char *setting)
 {
-    if (starts_with(setting, "SLURM_CONF="))
-        return false;
-    if (starts_with(setting, "SLURM_SPANK__SLURM_SPANK_OPTION_"))
-        return starts_with(setting, "SLURM_SPANK__SLURM_SPANK_OPTION_crystal_");
-    return starts_with(setting, "SLURM_") || starts_with(setting, "SRUN_") ||
-           starts_with(setting, "_SLURM_SPANK_OPTION_");
+    size_t bytes = strcspn(setting, "=");
+
+    for (size_t i = 0; i < sizeof step_variables / sizeof step_variables[0]; i++) {
+        size_t known = strcspn(step_variables[i], "*");
+
+        if (strncmp(setting, step_variables[i], known) == 0 &&
+            (step_variables[i][known] || bytes == known))
+            return true;
+    }
+    return false;
 }
 
 static void scrub(void)
@@ -59,26 +117,17 @@ void crystal_step_prepare(void *context)
     /* Neither fails but for an empty name or memory. The progress lines are ours. */
     if (job_id)
         (void)setenv("SLURM_JOB_ID", job_id, 1);
-    (void)setenv("CRYSTAL_LOG", "warning", 0);
+    (void)setenv("CRYSTAL_LOG", steps->request->log ? steps->request->log : "warning",
+                 0);
 }
 
 /* --- command lines --- */
 
-/* Agents and program must meet on the same nodes: the first ones of the job, unless the
- * user has chosen. */
+/* Agents and program must meet on the same nodes. */
 static void add_nodelist(const struct crystal_steps *s, struct crystal_argv *out)
 {
-    uint32_t wanted = s->request->node_count;
-    const char *end = s->nodes;
-
-    if (!s->nodes || crystal_srun_line_get(s->line, "nodelist") ||
-        crystal_srun_line_get(s->line, "nodefile") ||
-        crystal_srun_line_get(s->line, "exclude"))
-        return;
-    for (; *end; end++)
-        if (*end == ',' && --wanted == 0)
-            break;
-    crystal_argv_add(out, "--nodelist=%.*s", (int)(end - s->nodes), s->nodes);
+    if (s->nodes)
+        crystal_argv_add(out, "--nodelist=%s", s->nodes);
 }
 
 /* srun [what the user's step shares] [what makes it our step]; the command comes behind
@@ -199,19 +248,20 @@ static bool own_name(char *out, size_t out_bytes)
 void crystal_step_coordinator(const struct crystal_steps *s, struct crystal_argv *out)
 {
     char host[256];
+    int first = s->nodes ? (int)strcspn(s->nodes, ",") : 0;
 
     step_line(s, CRYSTAL_STEP_COORD, 1, false, false, out);
-    if (s->first_node)
-        crystal_argv_add(out, "--nodelist=%s", s->first_node);
+    if (first)
+        crystal_argv_add(out, "--nodelist=%.*s", first, s->nodes);
     crystal_argv_add(out, "%s", s->scrystal);
     crystal_argv_add(out, "coord");
     crystal_argv_add(out, "--job=%s", s->request->job_dir);
-    if (s->first_node)
-        crystal_argv_add(out, "--host=%s", s->first_node);
-    if (s->nodes && own_name(host, sizeof host))
-        crystal_argv_add(out, "--allow=%s,%s", s->nodes, host);
-    else if (s->nodes)
-        crystal_argv_add(out, "--allow=%s", s->nodes);
+    if (first)
+        crystal_argv_add(out, "--host=%.*s", first, s->nodes);
+    if (s->job_nodes && own_name(host, sizeof host))
+        crystal_argv_add(out, "--allow=%s,%s", s->job_nodes, host);
+    else if (s->job_nodes)
+        crystal_argv_add(out, "--allow=%s", s->job_nodes);
     if (store_port(s->request))
         crystal_argv_add(out, "--store-port=%u", store_port(s->request));
 }

@@ -38,10 +38,12 @@ struct crystal_steps {
     const struct crystal_srun_line *line;  /* the options before it */
     const struct crystal_request *request; /* what is to run */
     const char *job_id;
-    const char *first_node, *nodes; /* of the job, see ask.h; NULL = unknown */
-    pid_t salloc;                   /* that we put around this srun; 0 = none */
-    uint32_t cpus_per_node;         /* least of the allocation; 0 = unknown */
-    bool with_gres;                 /* the allocation has the request's gres */
+    const char *job_nodes;  /* all of the job's, with commas; NULL = unknown */
+    const char *nodes;      /* those of the sandbox, request->node_count of them; the
+                               same */
+    pid_t salloc;           /* that we put around this srun; 0 = none */
+    uint32_t cpus_per_node; /* least of the allocation; 0 = unknown */
+    bool with_gres;         /* the allocation has the request's gres */
 };
 
 /* Runs the stages. Returns an exit code where this process is to end with it (a stage

@@ -72,8 +72,13 @@ static int task_of(const struct crystal_options *options, uint32_t index,
 
     ret->logical_rank_count = number(options, CRYSTAL_OPTION_LOGICAL_RANKS);
     ret->ranks_per_node = number(options, CRYSTAL_OPTION_RANKS_PER_NODE);
-    ret->slurm_physical = slurm_env && strcmp(slurm_env, "physical") == 0;
+    ret->view = CRYSTAL_SLURM_LOGICAL;
     ret->lrank = sandbox ? crystal_rank_list_at(sandbox, index) : UINT32_MAX;
+    if (slurm_env && crystal_slurm_view_parse(slurm_env, &ret->view))
+        return crystal_error_set(err, EINVAL,
+                                 "--crystal-slurm-env=%s is not known; install one "
+                                 "release on all nodes",
+                                 slurm_env);
     if (!ret->logical_rank_count || !ret->ranks_per_node ||
         ret->lrank >= ret->logical_rank_count)
         return crystal_error_set(err, EINVAL,

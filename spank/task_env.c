@@ -71,33 +71,24 @@ int crystal_task_env_read(const char *path, uint32_t timeout_ms,
     return rc;
 }
 
+static void put(void *context, const char *setting)
+{
+    crystal_argv_add(context, "%s", setting);
+}
+
 void crystal_task_env_add(const struct crystal_task *task, struct crystal_argv *out)
 {
     uint32_t n = task->logical_rank_count, per_node = task->ranks_per_node;
-    uint32_t nodes = n / per_node, node = task->lrank / per_node;
-    uint32_t local = task->lrank % per_node;
+    struct crystal_slurm_task slurm =
+        crystal_slurm_task_of(task->view, task->lrank, n, per_node);
 
     crystal_argv_add(out, CRYSTAL_ENV_STAGE "=emulate");
     crystal_argv_add(out, CRYSTAL_ENV_LRANK "=%u", task->lrank);
     crystal_argv_add(out, CRYSTAL_ENV_LOGICAL_RANKS "=%u", n);
     crystal_argv_add(out, "RANK=%u", task->lrank);
-    crystal_argv_add(out, "LOCAL_RANK=%u", local);
+    crystal_argv_add(out, "LOCAL_RANK=%u", task->lrank % per_node);
     crystal_argv_add(out, "WORLD_SIZE=%u", n);
     crystal_argv_add(out, "LOCAL_WORLD_SIZE=%u", per_node);
-    if (task->slurm_physical)
-        return;
-    crystal_argv_add(out, "SLURM_PROCID=%u", task->lrank);
-    crystal_argv_add(out, "SLURM_LOCALID=%u", local);
-    crystal_argv_add(out, "SLURM_NODEID=%u", node);
-    crystal_argv_add(out, "SLURM_NTASKS=%u", n);
-    crystal_argv_add(out, "SLURM_NPROCS=%u", n);
-    crystal_argv_add(out, "SLURM_STEP_NUM_TASKS=%u", n);
-    crystal_argv_add(out, "SLURM_NNODES=%u", nodes);
-    crystal_argv_add(out, "SLURM_JOB_NUM_NODES=%u", nodes);
-    crystal_argv_add(out, "SLURM_STEP_NUM_NODES=%u", nodes);
-    crystal_argv_add(out, "SLURM_NTASKS_PER_NODE=%u", per_node);
-    if (nodes > 1)
-        crystal_argv_add(out, "SLURM_TASKS_PER_NODE=%u(x%u)", per_node, nodes);
-    else
-        crystal_argv_add(out, "SLURM_TASKS_PER_NODE=%u", per_node);
+    if (task->view != CRYSTAL_SLURM_PHYSICAL)
+        crystal_slurm_task_each(&slurm, put, out);
 }

@@ -5,6 +5,7 @@
 #define CRYSTAL_SPANK_TASK_ENV_H
 
 #include "runtime/error.h"
+#include "runtime/slurm_view.h"
 #include "spank/argv.h"
 
 #include <stdbool.h>
@@ -19,7 +20,7 @@ struct crystal_task {
     uint32_t lrank;
     uint32_t logical_rank_count;
     uint32_t ranks_per_node;
-    bool slurm_physical; /* Slurm's own variables stay as Slurm sets them */
+    enum crystal_slurm_view view; /* PHYSICAL: Slurm's own variables stay */
 };
 /* Appends the rank's own variables: RANK, LOCAL_RANK, SLURM_PROCID, ... */
 void crystal_task_env_add(const struct crystal_task *task, struct crystal_argv *out);

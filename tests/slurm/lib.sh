@@ -119,7 +119,7 @@ cluster_begin() { # NODES [OPTION...]
 
 # One job's field as it stands, for example state_field 12 JobState.
 state_field() { # JOBID FIELD
-    scontrol --oneliner show job "$1" | tr ' ' '\n' | sed -n "s/^$2=//p" | head -n 1
+    scontrol --oneliner show job "$1" | tr ' ' '\n' | sed -n "s|^$2=||p" | head -n 1
 }
 # The number of the youngest job.
 last_job() {

@@ -74,7 +74,7 @@ bad "layout: --crystal-wire: 'pigeon' is neither modelled nor real" \
     $n=64 --crystal-live=all --crystal-wire=pigeon
 bad "layout: --crystal-assistants is not yet supported; the modelled wire needs none" \
     $n=64 --crystal-live=all --crystal-assistants=2
-bad "layout: --crystal-slurm-env: 'both' is neither logical nor physical" \
+bad "layout: --crystal-slurm-env: 'both' is none of logical, physical, node" \
     $n=64 --crystal-live=all --crystal-slurm-env=both
 grid=--crystal-parallel=tp=2,pp=4,dp=8
 bad "--gpus does not go with $n: the allocation is whole sandbox nodes; leave it out, --gres or --gpus-per-node say what a node has" \

@@ -79,6 +79,36 @@ static void values_over_defaults(void)
     crystal_conf_fini(&conf);
 }
 
+static void a_cluster(void)
+{
+    struct crystal_conf conf;
+
+    CHECK_EQ(read_text("allow: {groups: [ml, \"two words\"], accounts: \"a, b\"}\n"
+                       "limits: {sandbox_nodes: 4, job_dir_bytes: 1.5 GiB}\n"
+                       "port_range: 40000-40999\nlog: debug\n"
+                       "request: {partition: gpu, cpus_per_task: 12, exclusive: yes,\n"
+                       "  mem_per_node: 64G, comment: us}\n",
+                       &conf),
+             0);
+    CHECK_EQ(conf.allow_groups.count, 3);
+    CHECK_STR(conf.allow_groups.v[0], "ml");
+    CHECK_EQ(conf.allow_accounts.count, 2);
+    CHECK_STR(conf.allow_accounts.v[1], "b");
+    CHECK_EQ(conf.allow_partitions.count, 0);
+    CHECK_EQ(conf.sandbox_nodes_max, 4);
+    CHECK_EQ(conf.job_dir_bytes_max, 3ULL << 29);
+    CHECK_EQ(conf.port_first, 40000);
+    CHECK_EQ(conf.port_last, 40999);
+    CHECK_STR(conf.log, "debug");
+    CHECK_STR(conf.partition, "gpu");
+    CHECK_STR(conf.qos, "");
+    CHECK_EQ(conf.cpus_per_task, 12);
+    CHECK_EQ(conf.exclusive, 1);
+    CHECK_STR(conf.mem_per_node, "64G");
+    CHECK_STR(conf.comment, "us");
+    crystal_conf_fini(&conf);
+}
+
 static void faults(void)
 {
     static const struct {
@@ -90,6 +120,14 @@ static void faults(void)
         {"enabled: maybe\n", "'maybe' is no yes or no"},
         {"limits: {logical_ranks: 0}\n", "'0' is no count"},
         {"limits: {logical_ranks: 1.5}\n", "'1.5' is no count"},
+        {"limits: {logical_ranks: \"\"}\n", "'' is no count"},
+        {"limits: {job_dir_bytes: 3 parsecs}\n", "'3 parsecs' is no size"},
+        {"port_range: 5\n", "'5' is no port range"},
+        {"port_range: 9-8\n", "'9-8' is no port range"},
+        {"port_range: 60000-70000\n", "'60000-70000' is no port range"},
+        {"port_range: 0-10\n", "'0-10' is no port range"},
+        {"log: loud\n", "'loud' is no log level"},
+        {"request: {partition: [a]}\n", "unknown key 'request.partition[]'"},
         {"stage: {train: {env: {A: 1}}}\n", "unknown key 'stage.train.env.A'"},
         {"stage: {emulate: {log: a.%r}}\n", "unknown key 'stage.emulate.log'"},
         {"stage: {plan: {log: one}}\n",
@@ -175,6 +213,14 @@ static void example_file_is_the_table(void)
     CHECK_EQ(defaults.plan_tolerance_ppm, 20000);
     CHECK_STR(example.job_dir, defaults.job_dir);
     CHECK_STR(example.gres_per_node, defaults.gres_per_node);
+    CHECK_EQ(example.sandbox_nodes_max, 0);
+    CHECK_EQ(example.job_dir_bytes_max, 0);
+    CHECK_EQ(example.port_first, 0);
+    CHECK_EQ(example.allow_groups.count, 0);
+    CHECK_STR(example.log, defaults.log);
+    CHECK_STR(example.partition, "");
+    CHECK_EQ(example.cpus_per_task, 0);
+    CHECK_EQ(example.exclusive, 0);
     CHECK(read_source("etc/crystal.yaml", text, sizeof text) > 0);
     for (const struct crystal_conf_key *key = crystal_conf_keys(); key->name; key++) {
         snprintf(line, sizeof line, "# %s", key->doc);
@@ -189,6 +235,7 @@ int main(void)
     check_begin();
     CHECK_RUN(units);
     CHECK_RUN(values_over_defaults);
+    CHECK_RUN(a_cluster);
     CHECK_RUN(faults);
     CHECK_RUN(example_file_is_the_table);
     CHECK_RUN(manual_page_is_the_table);

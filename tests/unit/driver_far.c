@@ -78,7 +78,8 @@ static void connect_nodes(void)
     pthread_t threads[2];
 
     for (uint32_t i = 0; i < 2; i++) {
-        nodes[i].links = crystal_links_create(token, &job_err);
+        nodes[i].links =
+            crystal_links_create(token, &(struct crystal_ports){0, 0}, &job_err);
         JOB_MUST(!nodes[i].links);
         places[i] = (struct crystal_msg_node){
             .node = i, .node_count = 2, .port = crystal_links_port(nodes[i].links)};

@@ -118,7 +118,8 @@ static void open_all(void)
 
         nodes[i].number = i;
         nodes[i].fd = -1;
-        nodes[i].links = crystal_links_create(token, &err);
+        nodes[i].links =
+            crystal_links_create(token, &(struct crystal_ports){0, 0}, &err);
         CHECK_STR(err.text, "");
         places[i].node = i;
         places[i].node_count = COUNT;

@@ -10,11 +10,13 @@
 #include <errno.h>
 #include <fcntl.h>
 
-static const char good[] = "version=2\nnodes=1\nntasks=8\nntasks_per_node=8\n"
+static const char good[] = "version=3\nnodes=1\nntasks=8\nntasks_per_node=8\n"
                            "logical_ranks=64\nlogical_nodes=8\nranks_per_node=8\n"
                            "sandbox=8-15\nlive=0-7\niterations=3\n"
                            "job_dir=/tmp/a%20b%25\njob_name=x\nstages=capture,emulate\n"
-                           "gres_per_node=\nstore_port=0\nsomething_new=1\n"
+                           "gres_per_node=\nstore_port=0\nsomething_new=1\nlog=debug\n"
+                           "allocation=--partition=gpu\n"
+                           "allocation=--comment=two%20words\n"
                            "notice=one\nnotice=two%0Alines\nslurm_env=physical\n"
                            "wrapper=nice\nwrapper=-n 5\nargument=--x=1\n";
 
@@ -41,6 +43,10 @@ static void answer(void)
     CHECK_STR(r.wrapper.v[1], "-n 5");
     CHECK_EQ(r.arguments.count, 1);
     CHECK_STR(r.arguments.v[0], "--x=1");
+    CHECK_STR(r.log, "debug");
+    CHECK_EQ(r.allocation.count, 2);
+    CHECK_STR(r.allocation.v[0], "--partition=gpu");
+    CHECK_STR(r.allocation.v[1], "--comment=two words");
     crystal_request_fini(&r);
 }
 
@@ -65,7 +71,7 @@ static int parse_changed(const char *key, const char *line, struct crystal_error
 static void bad_answers(void)
 {
     static const char *const cases[][3] = {
-        {"\nversion=", "\nversion=1", "version 1"},
+        {"\nversion=", "\nversion=2", "version 2"}, /* the form before this */
         {"\nversion=", "\nversion=", "'version'"},
         {"\nversion=", "\n", "version 0"},
         {"\nnodes=", "\nnodes=0", "incomplete"},

@@ -1,9 +1,13 @@
 /* Taking command lines of srun apart and putting salloc's and stage steps' together. */
 #include "config.h"
 
+#include "spank/batch_script.h"
+#include "spank/salloc_line.h"
 #include "spank/srun_line.h"
 
 #include "tests/check.h"
+
+#include <sys/stat.h>
 
 #include <errno.h>
 
@@ -58,18 +62,68 @@ static void words_are_normalised(void)
     crystal_srun_line_fini(&line);
 }
 
-static void salloc_gets_no_step_options(void)
+/* A salloc that knows another plugin's --container-image, and not --srun-only. */
+static void make_salloc(char *dir)
 {
+    char path[64], search[128];
+    FILE *file;
+
+    CHECK(mkdtemp(dir) != NULL);
+    snprintf(path, sizeof path, "%s/salloc", dir);
+    file = fopen(path, "w");
+    CHECK(file != NULL);
+    fputs("#!/bin/sh\necho '      --container-image=[USER@]IMAGE   [other] image'\n",
+          file);
+    CHECK_EQ(fclose(file), 0);
+    CHECK_EQ(chmod(path, 0700), 0);
+    snprintf(search, sizeof search, "%s:/bin:/usr/bin", dir);
+    CHECK_EQ(setenv("PATH", search, 1), 0);
+}
+
+static void salloc_gets_what_it_takes(void)
+{
+    char dir[] = "/tmp/crystal-salloc-XXXXXX", path[64];
     struct crystal_srun_line line;
     struct crystal_argv out = {0};
 
+    make_salloc(dir);
+
     PARSE(&line, "-lu", "-n", "72", "-o", "f", "--mpi", "none", "-K1",
-          "--cpu-bind=none", "-J", "a b", "--container-image", "x.sqsh",
-          "--crystal-logical-ranks", "64", "-t5", "PROGRAM");
-    crystal_srun_line_add_allocation(&line, &out);
+          "--cpu-bind=none", "-J", "a b", "--container-im", "x.sqsh", "--srun-only",
+          "value", "--srun-only=value", "--crystal-logical-ranks", "64", "-t5",
+          "PROGRAM");
+    crystal_salloc_line_add(&line, &out);
     CHECK_STR(joined(&out),
-              "-n72 -Ja b --container-image x.sqsh --crystal-logical-ranks 64 -t5");
+              "-n72 -Ja b --container-im x.sqsh --crystal-logical-ranks 64 -t5");
     crystal_srun_line_fini(&line);
+    snprintf(path, sizeof path, "%s/salloc", dir);
+    unlink(path);
+    rmdir(dir);
+}
+
+static void batch_script_has_options(void)
+{
+    char path[] = "/tmp/crystal-script-XXXXXX";
+    static const char text[] = "#!/bin/bash\n"
+                               "#SBATCH -N4 --comment=\"two words\" # no --option\n"
+                               "\n# a comment\n#SBATCHED no\n"
+                               "#SBATCH\t--gpus 'a b' c\\ d\r\n"
+                               "srun true\n#SBATCH --late\n";
+    struct crystal_argv out = {0};
+    int fd = mkstemp(path);
+
+    CHECK(fd >= 0 && write(fd, text, sizeof text - 1) == (ssize_t)sizeof text - 1);
+    crystal_batch_script_options(path, &out);
+    CHECK_EQ(out.count, 5);
+    CHECK_STR(joined(&out), "-N4 --comment=two words --gpus a b c d");
+    CHECK_EQ(write(fd, "\0", 1), 1); /* a program, say */
+    crystal_batch_script_options(path, &out);
+    CHECK_EQ(out.count, 0);
+    crystal_batch_script_options("/nowhere", &out);
+    CHECK_EQ(out.count, 0);
+    crystal_argv_fini(&out);
+    close(fd);
+    unlink(path);
 }
 
 static void stage_keeps_containers_not_shape(void)
@@ -133,7 +187,8 @@ int main(void)
 {
     check_begin();
     CHECK_RUN(words_are_normalised);
-    CHECK_RUN(salloc_gets_no_step_options);
+    CHECK_RUN(salloc_gets_what_it_takes);
+    CHECK_RUN(batch_script_has_options);
     CHECK_RUN(stage_keeps_containers_not_shape);
     CHECK_RUN(only_the_own_line_switches_on);
     CHECK_RUN(refused_options);

@@ -1,0 +1,129 @@
+/* See allocation.h. */
+#include "config.h"
+
+#include "spank/allocation.h"
+
+#include "spank/nodes.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* An option's number; 0 = not given or none. */
+static uint32_t number(const struct crystal_srun_line *line, const char *name)
+{
+    const char *text = crystal_srun_line_get(line, name);
+    unsigned long value = text ? strtoul(text, NULL, 10) : 0;
+
+    return value <= UINT32_MAX ? (uint32_t)value : 0;
+}
+
+int crystal_allocation_check(const struct crystal_allocation *a,
+                             struct crystal_error *err)
+{
+    const struct crystal_request *r = a->request;
+    const struct crystal_partition *p = a->partition;
+    uint32_t cpus = number(a->line, "cpus-per-task");
+
+    if (p->min_nodes > r->node_count)
+        return crystal_error_set(err, EINVAL,
+                                 "partition '%s' has only jobs of %u nodes and more "
+                                 "(MinNodes), the sandbox needs %u; give another "
+                                 "--partition, or more nodes with --crystal-sandbox",
+                                 p->name, p->min_nodes, r->node_count);
+    if (cpus && p->cpus_per_node &&
+        (uint64_t)cpus * r->tasks_per_node > p->cpus_per_node)
+        return crystal_error_set(
+            err, EINVAL,
+            "--cpus-per-task: %u ranks of %u CPUs need %" PRIu64 " CPUs of one node, "
+            "those of partition '%s' have %u; give %u or less, or leave it out",
+            r->tasks_per_node, cpus, (uint64_t)cpus * r->tasks_per_node, p->name,
+            p->cpus_per_node,
+            p->cpus_per_node >= r->tasks_per_node ? p->cpus_per_node / r->tasks_per_node
+                                                  : 1);
+    return 0;
+}
+
+void crystal_allocation_add_shape(const struct crystal_request *r,
+                                  struct crystal_argv *out)
+{
+    crystal_argv_add(out, "--nodes=%u", r->node_count);
+    crystal_argv_add(out, "--ntasks=%u", r->task_count);
+    crystal_argv_add(out, "--ntasks-per-node=%u", r->tasks_per_node);
+    if (r->gres_per_node[0])
+        crystal_argv_add(out, "--gres=%s", r->gres_per_node);
+}
+
+/* "--partition=gpu" stands on the user's line already, with another value. */
+static bool user_says(const struct crystal_srun_line *line, const char *option)
+{
+    char name[64];
+    size_t bytes = strcspn(option + 2, "=");
+
+    if (bytes >= sizeof name)
+        return false;
+    memcpy(name, option + 2, bytes);
+    name[bytes] = '\0';
+    if (strcmp(name, "mem") == 0 && (crystal_srun_line_get(line, "mem-per-cpu") ||
+                                     crystal_srun_line_get(line, "mem-per-gpu")))
+        return true;
+    return crystal_srun_line_get(line, name) != NULL;
+}
+
+/* More nodes were named than the sandbox takes. */
+static int add_nodelist(const struct crystal_allocation *a, struct crystal_argv *out,
+                        struct crystal_argv *notices, struct crystal_error *err)
+{
+    uint32_t count = a->request->node_count;
+    struct crystal_argv named = {0};
+    char *first = NULL;
+    int rc = crystal_nodes_named(a->line, &named, err);
+
+    if (rc == 0 && (uint32_t)named.count > count) {
+        first = crystal_nodes_join(&named, count);
+        if (!first || named.failed)
+            rc = crystal_error_set(err, ENOMEM, "out of memory");
+    }
+    if (rc == 0 && first) {
+        crystal_argv_add(out, "--nodelist=%s", first);
+        crystal_argv_add(notices,
+                         "%d nodes are named, the sandbox takes the first %u: %s",
+                         named.count, count, first);
+    }
+    free(first);
+    crystal_argv_fini(&named);
+    return rc;
+}
+
+/* Blocks of nodes (topology/block) of the whole job's size. */
+static void add_segment(const struct crystal_allocation *a, struct crystal_argv *out,
+                        struct crystal_argv *notices)
+{
+    uint32_t segment = number(a->line, "segment"), count = a->request->node_count;
+
+    if (!segment || count % segment == 0)
+        return;
+    crystal_argv_add(out, "--segment=%u", count);
+    crystal_argv_add(notices,
+                     "--segment=%u does not divide the sandbox's %u node(s), "
+                     "using %u",
+                     segment, count, count);
+}
+
+int crystal_allocation_add(const struct crystal_allocation *a, struct crystal_argv *out,
+                           struct crystal_argv *notices, struct crystal_error *err)
+{
+    const struct crystal_request *r = a->request;
+
+    crystal_allocation_add_shape(r, out);
+    for (int i = 0; i < r->allocation.count; i++)
+        if (!user_says(a->line, r->allocation.v[i]))
+            crystal_argv_add(out, "%s", r->allocation.v[i]);
+    if (a->partition->cpus_per_node && a->partition->cpus_per_node < r->tasks_per_node)
+        crystal_argv_add(out, "--overcommit");
+    add_segment(a, out, notices);
+    return add_nodelist(a, out, notices, err);
+}
