@@ -103,6 +103,9 @@ int stage_node_open(struct stage *stage, int timed, struct stage_far *far,
     /* NCCL 2.28 unloads a plugin with its last communicator and forgets its name; a
      * program that makes its groups anew would go on with sockets */
     stage_env_add(&stage->env, "NCCL_NET_PLUGIN_REF_COUNT=1");
+    /* a connection belongs to the communicator that made it */
+    stage_env_add(&stage->env, "NCCL_COMM_SPLIT_SHARE_RESOURCES=0");
+    stage_env_add(&stage->env, "NCCL_COMM_SHRINK_SHARE_RESOURCES=0");
     crystal_target_each_env(&stage->layout.target, add_env, stage);
     return 0;
 }

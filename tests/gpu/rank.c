@@ -1,13 +1,15 @@
 /* One rank of stock NCCL on a GPU, the others of its node real, too, and all further
  * ones virtual, with checked results.
  *
- * usage: rank -n N -r RANK [-g REAL] -i FILE [-c COUNT,...] [-t TYPES] COMBINATION...
+ * usage: rank -n N -r RANK [-g REAL | -a RANKS] -i FILE [-c COUNT,...] [-t TYPES]
+ *        COMBINATION...
  * REAL (default 1) consecutive ranks are real, each a process like this one on a GPU of
- * its own; RANK is one of them, and its rank modulo REAL the GPU. FILE holds one unique
- * id per line (256 digits), one for each combination. A combination is ALGO:PROTO as
- * NCCL_ALGO and NCCL_PROTO have them, or "own" for NCCL's own choice. For each, a
- * communicator is made, every collective is run with every operation and type (TYPES:
- * all, or the names float, half, int, ... with commas) at every COUNT, and a
+ * its own; RANK is one of them, and its rank modulo REAL the GPU. With -a those of a
+ * list (0,7) are real, apart from each other, and share the first GPU. FILE holds one
+ * unique id per line (256 digits), one for each combination. A combination is
+ * ALGO:PROTO as NCCL_ALGO and NCCL_PROTO have them, or "own" for NCCL's own choice. For
+ * each, a communicator is made, every collective is run with every operation and type
+ * (TYPES: all, or the names float, half, int, ... with commas) at every COUNT, and a
  * communicator is destroyed; "# begin" and "# end" lines frame it.
  *
  * Everything of CUDA and NCCL comes by dlopen (libcudart.so.13 or .12, libnccl.so.2, or
@@ -39,12 +41,13 @@
 #define TO_DEVICE 1
 #define TO_HOST   2
 #define LIMIT_S   6
+#define REALS_MAX 64
 
 static ncclComm_t comm;
 static void *stream;
 static int n, rank, tests, failures, shown;
-static int reals = 1, first;    /* real ranks, and the first of them */
-static unsigned char *in, *out; /* on the device */
+static int reals = 1, real[REALS_MAX]; /* real ranks, ascending */
+static unsigned char *in, *out;        /* on the device */
 static unsigned char *host, *want;
 static size_t room; /* of each of the four */
 static char doing[128] = "start";
@@ -68,6 +71,29 @@ static void on_alarm(int number)
     (void)!write(1, doing, strlen(doing));
     (void)!write(1, "\n", 1);
     _exit(1);
+}
+
+/* Where a rank stands among the real ones; -1: virtual. */
+static int place_of(int r)
+{
+    for (int i = 0; i < reals; i++)
+        if (real[i] == r)
+            return i;
+    return -1;
+}
+
+static bool is_real(int r)
+{
+    return place_of(r) >= 0;
+}
+
+static int virtual_root(void)
+{
+    int r = (real[0] + 1) % n;
+
+    while (is_real(r))
+        r = (r + 1) % n;
+    return r;
 }
 
 /* --- one call --- */
@@ -110,16 +136,15 @@ static ncclResult_t issue(enum call call, size_t count, ncclDataType_t type,
     case SCATTER:
         return stock_nccl.ReduceScatter(in, out, count, type, op, comm, stream);
     case REDUCE:
-        return stock_nccl.Reduce(in, out, count, type, op, first + reals - 1, comm,
+        return stock_nccl.Reduce(in, out, count, type, op, real[reals - 1], comm,
                                  stream);
     case GATHER:
         return stock_nccl.AllGather(in, out, count, type, comm, stream);
     case CAST_REAL:
-        return stock_nccl.Broadcast(in, out, count, type, first + reals - 1, comm,
+        return stock_nccl.Broadcast(in, out, count, type, real[reals - 1], comm,
                                     stream);
     case CAST_VIRTUAL:
-        return stock_nccl.Broadcast(in, out, count, type, (first + reals) % n, comm,
-                                    stream);
+        return stock_nccl.Broadcast(in, out, count, type, virtual_root(), comm, stream);
     case ALL_TO_ALL:
         stock_nccl.GroupStart();
         for (int r = 0; r < n && !result; r++) {
@@ -138,15 +163,10 @@ static ncclResult_t issue(enum call call, size_t count, ncclDataType_t type,
     }
 }
 
-static bool is_real(int r)
-{
-    return r >= first && r < first + reals;
-}
-
 /* Where a rank's values begin; each real rank has values of its own. */
 static size_t shift_of(enum call call, int r)
 {
-    return call == GATHER || call == SWAP || call == ALL_TO_ALL ? (size_t)(r - first)
+    return call == GATHER || call == SWAP || call == ALL_TO_ALL ? (size_t)place_of(r)
                                                                 : 0;
 }
 
@@ -157,7 +177,7 @@ static void input_fill(enum call call, size_t count, ncclDataType_t type)
 
     values_fill(host, type, shift_of(call, rank), count, 1);
     for (size_t i = 0; has_operation(call) && reals > 1 && i < count; i++)
-        if (i % (size_t)reals != (size_t)(rank - first))
+        if (i % (size_t)reals != (size_t)place_of(rank))
             memset(host + i * bytes, 0, bytes);
 }
 
@@ -175,7 +195,7 @@ static size_t expect(enum call call, size_t count, ncclDataType_t type, ncclRedO
         return count;
     case REDUCE:
         values_fill(want, type, 0, count, divide);
-        return rank == first + reals - 1 ? count : 0;
+        return rank == real[reals - 1] ? count : 0;
     case GATHER: /* of a virtual rank that of some real one */
         for (int r = 0; r < n; r++)
             values_fill(want + (size_t)r * count * bytes, type,
@@ -191,9 +211,9 @@ static size_t expect(enum call call, size_t count, ncclDataType_t type, ncclRedO
         return count;
     case ALL_TO_ALL:
         memset(want, 0, (size_t)n * count * bytes);
-        for (int r = first; r < first + reals; r++)
-            values_fill(want + (size_t)r * count * bytes, type,
-                        shift_of(call, r) + (size_t)rank * count, count, 1);
+        for (int i = 0; i < reals; i++)
+            values_fill(want + (size_t)real[i] * count * bytes, type,
+                        (size_t)i + (size_t)rank * count, count, 1);
         return (size_t)n * count;
     default:
         values_fill(want, type, 0, count, divide);
@@ -211,8 +231,8 @@ static bool is_right(enum call call, size_t i, size_t count, ncclDataType_t type
         return true;
     if (call != GATHER || is_real((int)(i / count)))
         return false;
-    for (int r = first + 1; r < first + reals; r++) {
-        values_fill(value, type, shift_of(call, r) + i % count, 1, 1);
+    for (int r = 1; r < reals; r++) {
+        values_fill(value, type, (size_t)r + i % count, 1, 1);
         if (memcmp(host + i * bytes, value, bytes) == 0)
             return true;
     }
@@ -356,13 +376,33 @@ static void run_combination(const char *combination, FILE *ids, const char *coun
     fflush(stdout);
 }
 
+/* The real ranks: a list, or REAL consecutive ones. */
+static bool read_reals(const char *list)
+{
+    const int first = rank - rank % (reals > 0 ? reals : 1);
+
+    if (list)
+        for (reals = 0; *list && reals < REALS_MAX; list += *list == ',') {
+            char *end;
+
+            real[reals++] = (int)strtol(list, &end, 10);
+            if (end == list)
+                return false;
+            list = end;
+        }
+    else
+        for (int i = 0; i < reals && i < REALS_MAX; i++)
+            real[i] = first + i;
+    return reals >= 1 && reals <= REALS_MAX && reals <= n && is_real(rank);
+}
+
 int main(int argc, char **argv)
 {
-    const char *counts = "1,1000,100003", *types = "all";
+    const char *counts = "1,1000,100003", *types = "all", *list = NULL;
     FILE *ids = NULL;
     int option, version = 0;
 
-    while ((option = getopt(argc, argv, "n:r:g:i:c:t:")) != -1)
+    while ((option = getopt(argc, argv, "n:r:g:a:i:c:t:")) != -1)
         switch (option) {
         case 'n':
             n = atoi(optarg);
@@ -372,6 +412,9 @@ int main(int argc, char **argv)
             break;
         case 'g':
             reals = atoi(optarg);
+            break;
+        case 'a':
+            list = optarg;
             break;
         case 'i':
             ids = fopen(optarg, "r");
@@ -385,14 +428,12 @@ int main(int argc, char **argv)
         default:
             return 2;
         }
-    if (n < 2 || rank < 0 || rank >= n || reals < 1 || reals > n || !ids ||
-        optind == argc)
+    if (n < 2 || rank < 0 || rank >= n || !read_reals(list) || !ids || optind == argc)
         return 2;
-    first = rank - rank % reals;
     signal(SIGALRM, on_alarm);
     alarm(5 * LIMIT_S);
     stock_open();
-    must(stock_cuda.set_device(rank - first), "cudaSetDevice");
+    must(stock_cuda.set_device(list ? 0 : place_of(rank)), "cudaSetDevice");
     must(stock_cuda.stream_create(&stream, 1), "cudaStreamCreate");
     must(stock_nccl.GetVersion(&version), "ncclGetVersion");
     printf("# NCCL %d\n", version);

@@ -8,7 +8,9 @@ tells the service those that real ranks make. With PROGRAM, that is run in place
 checks here, unchanged: what it calls the CPU and gloo is the GPU and NCCL.
 TORCH_DEVICE=cpu runs all this with the backend that "gloo" is here, without a GPU.
 TORCH_OWN_NODES=1 makes every rank a node of its own; where all are real then and WIRE is
-BYTES_PER_S,LATENCY_NS, the plugin is a transport of that speed. TAP on standard output.
+BYTES_PER_S,LATENCY_NS, the plugin is a transport of that speed. TORCH_BOUND=1 gives
+init_process_group a device_id, so that PyTorch splits groups off the world's communicator
+instead of making ids. TAP on standard output.
 """
 
 import datetime
@@ -32,6 +34,7 @@ CHILD = os.environ.get("TORCH_RANK_CHILD", "").split(",")
 RANK = int(CHILD[0]) if CHILD[0] else FIRST
 LOCAL = RANK - FIRST
 OWN_NODES = os.environ.get("TORCH_OWN_NODES") == "1" or len(REAL) == 1
+BOUND = os.environ.get("TORCH_BOUND") == "1"
 RANKS_PER_ROOT = int(os.environ.get("TORCH_NCCL_RANKS_PER_ROOT", "128"))
 WIRE = os.environ.get("WIRE", "0,0")
 DEVICE = os.environ.get("TORCH_DEVICE", "cuda")
@@ -152,13 +155,16 @@ class Ids:
 
     def __init__(self, node, store):
         self.node, self.store = node, store
+        Ids.node_of_all = node
         self.prepare("0", "default_pg/0//%s//" % DEVICE, list(range(N)))
         make, world = dist.new_group, dist.distributed_c10d._world
 
         def new_group(ranks=None, *args, **more):
             ranks = sorted(ranks) if ranks is not None else list(range(N))
             name = str(world.group_count)
-            if RANK in ranks and len(ranks) > 1:
+            if BOUND:
+                node.ask("group " + rank_list(ranks))
+            elif RANK in ranks and len(ranks) > 1:
                 self.prepare(name, "default_pg/0//%s//%s//" % (name, DEVICE), ranks)
             return make(ranks, *args, **more)
 
@@ -281,8 +287,9 @@ def train(steps):
 
 
 def checks():
+    device = torch.device(DEVICE, LOCAL) if BOUND else None
     _, took = timed(lambda: dist.init_process_group(
-        BACKEND, timeout=datetime.timedelta(seconds=50)))
+        BACKEND, timeout=datetime.timedelta(seconds=50), device_id=device))
     check(dist.get_world_size() == N, "init_process_group, %.3f s" % took)
     x = torch.ones(1000, device=DEVICE)
     _, took = timed(lambda: dist.all_reduce(x))
@@ -297,6 +304,12 @@ def checks():
             if RANK in ranks:
                 collectives(group, ranks, "group of %d" % len(ranks))
     train(100 if N <= 1024 else 10)
+    if BOUND:
+        halves = [list(range(N // 2)), list(range(N // 2, N))]
+        for half in halves:  # told as a grid of two halves would have it
+            Ids.node_of_all.ask("group " + rank_list(half))
+        group = dist.split_group(split_ranks=halves)
+        collectives(group, halves[RANK >= N // 2], "split_group of %d" % (N // 2))
     dist.barrier()
 
 

@@ -2,10 +2,11 @@
  * it: virtual ranks that answer at once, ids on request.
  *
  * usage: nodeserver -n N [-g RANKS_PER_NODE] [-r REAL] [-b BYTES_PER_S] [-l LATENCY_NS]
- *                   [-j GRAPH] [-p PARALLEL]
+ *                   [-j GRAPH] [-p PARALLEL] [-v NCCL]
  * N logical ranks, REAL of them real (a list like 0-7,16; default 0), the others
  * virtual. -b and -l pace the wire (default: not); -p has the form of
- * --crystal-parallel. It prints board PATH                  the value of CRYSTAL_BOARD
+ * --crystal-parallel, -v that of nccl.version. It prints
+ *   board PATH                  the value of CRYSTAL_BOARD
  *   id world HEX                256 digits: the unique id of all N ranks, made here
  * and then obeys lines on its standard input, one answer line each:
  *   forge NAME MEMBERS          -> id NAME HEX
@@ -147,7 +148,7 @@ static int parse_options(int argc, char **argv, struct crystal_node_config *conf
     int option;
 
     layout.ranks_per_node = 1;
-    while ((option = getopt(argc, argv, "n:g:r:b:l:j:p:")) != -1) {
+    while ((option = getopt(argc, argv, "n:g:r:b:l:j:p:v:")) != -1) {
         unsigned long long value = optarg ? strtoull(optarg, NULL, 10) : 0;
 
         switch (option) {
@@ -171,6 +172,11 @@ static int parse_options(int argc, char **argv, struct crystal_node_config *conf
                 (void)fprintf(stderr, "nodeserver: %s\n", err.text);
                 return -1;
             }
+            break;
+        case 'v':
+            layout.target.nccl_untested = 1;
+            if (crystal_target_version_parse(optarg, &layout.target.nccl_version))
+                return -1;
             break;
         case 'j':
             config->graph_path = optarg;
@@ -210,7 +216,7 @@ int main(int argc, char **argv)
     if (parse_options(argc, argv, &config)) {
         (void)fprintf(stderr, "usage: nodeserver -n N [-g RANKS_PER_NODE] [-r REAL] "
                               "[-b BYTES_PER_S] [-l LATENCY_NS] [-j GRAPH] "
-                              "[-p PARALLEL]\n");
+                              "[-p PARALLEL] [-v NCCL]\n");
         return 2;
     }
     (void)setvbuf(stdout, NULL, _IOLBF, 0); /* whole lines to a pipe */
