@@ -152,8 +152,8 @@ struct crystal_board_slot {
 struct crystal_board_pair_cell {
     _Atomic uint64_t
         seq_plus1; /* claimed by the real rank's plugin; freed by the agent */
-    _Atomic uint64_t real_arrive_ns;
-    _Atomic uint64_t virtual_arrive_ns;
+    _Atomic uint64_t real_arrive_ns;    /* a sender's: when its NIC has time for it */
+    _Atomic uint64_t virtual_arrive_ns; /* the same */
     _Atomic uint64_t end_ns;
     uint64_t bytes;
 };

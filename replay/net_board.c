@@ -202,6 +202,7 @@ static struct crystal_board_pair_cell *cell_sync(struct crystal_operation *op,
 {
     struct crystal_board_pair_cell *cell = atomic_load(&op->pair_cell);
     uint64_t arrive_ns = atomic_load(&op->arrive_ns);
+    uint64_t leave_ns = atomic_load(&op->leave_ns);
     struct crystal_board_pair *pair;
     int is_news = !cell;
 
@@ -217,7 +218,8 @@ static struct crystal_board_pair_cell *cell_sync(struct crystal_operation *op,
         atomic_store(&op->pair_cell, cell);
     }
     if (arrive_ns)
-        is_news |= !atomic_exchange(&cell->real_arrive_ns, arrive_ns);
+        is_news |=
+            !atomic_exchange(&cell->real_arrive_ns, leave_ns ? leave_ns : arrive_ns);
     if (is_news)
         crystal_board_ring(board_of(op));
     return cell;
@@ -258,12 +260,16 @@ void crystal_operation_begin(struct crystal_operation *op)
     (void)crystal_operation_is_ready(op); /* else its first message tries again */
 }
 
-void crystal_operation_arrive(struct crystal_operation *op, uint64_t now_ns)
+void crystal_operation_arrive(struct crystal_operation *op, uint64_t now_ns,
+                              uint64_t leave_ns)
 {
     uint64_t not_yet = 0;
 
-    if (atomic_load_explicit(&op->arrive_ns, memory_order_relaxed) ||
-        !atomic_compare_exchange_strong(&op->arrive_ns, &not_yet, now_ns))
+    if (atomic_load_explicit(&op->arrive_ns, memory_order_relaxed))
+        return;
+    (void)atomic_compare_exchange_strong(&op->leave_ns, &not_yet, leave_ns);
+    not_yet = 0;
+    if (!atomic_compare_exchange_strong(&op->arrive_ns, &not_yet, now_ns))
         return;
     if (atomic_load(&op->slot))
         (void)slot_sync(op, atomic_load(&op->comm->board));

@@ -77,6 +77,7 @@ struct crystal_operation {
     uint64_t api_ns;
     uint64_t start_ns;
     _Atomic uint64_t arrive_ns; /* 0 until the first send */
+    _Atomic uint64_t leave_ns;  /* the same: when this rank's NIC had time for it */
     /* waiting for virtual ranks: until when counted, and how long */
     _Atomic uint64_t waited_until_ns;
     _Atomic uint64_t waited_ns;
@@ -159,8 +160,10 @@ void crystal_operation_begin(struct crystal_operation *op);
 /* Whether its messages may go: it has its place on the board or needs none. Else the
  * agent has not freed the place of an older one yet: try again. */
 int crystal_operation_is_ready(struct crystal_operation *op);
-/* It sends its first message now (later calls change nothing). */
-void crystal_operation_arrive(struct crystal_operation *op, uint64_t now_ns);
+/* It sends its first message now, which leaves the NIC from leave_ns on (later calls
+ * change nothing). */
+void crystal_operation_arrive(struct crystal_operation *op, uint64_t now_ns,
+                              uint64_t leave_ns);
 /* It is over: board and run record. */
 void crystal_operation_finish(struct crystal_operation *op);
 /* The arrivals of all members once the agent has published them, or NULL: wait for the

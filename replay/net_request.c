@@ -132,8 +132,6 @@ int crystal_net_post(struct crystal_net_end *end, void *data, uint64_t bytes,
     r->id = *id;
     if (end->comm->module->messages)
         crystal_messages_add(end->comm->module->messages, end, r);
-    if (end->is_send && id->operation)
-        crystal_operation_arrive(id->operation, r->posted_ns);
     code = crystal_copy_prepare(end, r, err);
     r->place = end->head;
     end->queue[end->head++ % CRYSTAL_NET_REQUESTS] = r;
@@ -141,6 +139,8 @@ int crystal_net_post(struct crystal_net_end *end, void *data, uint64_t bytes,
         code = own_keep(r, err);
     if (!code)
         code = end->ops->start(end, r, err);
+    if (!code && end->is_send && id->operation)
+        crystal_operation_arrive(id->operation, r->posted_ns, r->start_ns);
     if (!code && !(end->is_send && crystal_wait_is_more()))
         code = end_progress(end, err);
     if (code)

@@ -8,6 +8,8 @@
 #ifndef CRYSTAL_WIRE_H
 #define CRYSTAL_WIRE_H
 
+#include "runtime/ingress.h"
+
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdint.h>
@@ -23,17 +25,10 @@ struct crystal_nic {
     _Atomic uint64_t free_ns;
 };
 
-/* What a NIC takes in: at most bytes_per_s in all, whatever the number of senders,
- * channels and communicators. A message takes what is left over of the times that
- * messages before it have taken, in pieces if need be; so one that comes late leaves
- * the time before it to others. Thread-safe. */
-#define CRYSTAL_LINK_SPANS 128
+/* What a process takes in (runtime/ingress.h). Thread-safe. */
 struct crystal_link {
     pthread_mutex_t lock; /* as PTHREAD_MUTEX_INITIALIZER leaves it */
-    unsigned count;
-    struct crystal_link_span {
-        uint64_t from_ns, to_ns;
-    } spans[CRYSTAL_LINK_SPANS]; /* taken; in order, apart from each other */
+    struct crystal_ingress ingress;
 };
 
 /* A message whose first byte could come at ready_ns takes occupy_ns of the link.

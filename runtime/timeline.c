@@ -36,8 +36,8 @@ static void go_on(struct crystal_timeline *t)
             tl_rank_run(t, r);
         } else if (t->full) {
             rooms_make(t);
-        } else if (t->held_count) {
-            tl_held_next(t);
+        } else if (t->turn_count && t->turns[0].time_ns <= t->until_ns) {
+            tl_turn_next(t);
         } else {
             return;
         }
@@ -135,8 +135,12 @@ int crystal_timeline_feed_p2p(struct crystal_timeline *t, uint32_t comm, uint32_
     pair = tl_pair_get(t, comm, from, to);
     if (pair)
         m = tl_message_get(t, pair, seq);
-    if (m && !(outside_sends ? m->has_send : m->has_recv))
-        tl_message_arrive(t, pair, seq, m, outside_sends != 0, time_ns);
+    if (m && outside_sends && !m->has_send) {
+        m->send_ns = time_ns;
+        tl_message_sent(t, pair, seq, time_ns);
+    } else if (m && !outside_sends && !m->has_recv) {
+        tl_message_posted(t, pair, seq, time_ns);
+    }
     return outcome(t, err);
 }
 

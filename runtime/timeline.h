@@ -6,9 +6,13 @@
  *
  * Rules. The host thread of a rank issues its records in order, with computation
  * between them. Work of one stream runs in order, and so do the operations of one
- * communicator at one rank. The messages of one group run side by side, but share the
- * sender's NIC in the order in which both sides are ready, those that are ready at once
- * in NCCL's rounds: first to the next rank, then to the one behind it. KERNEL holds its
+ * communicator at one rank. The messages of one group run side by side, but share NICs:
+ * a sender's sends one after the other as they were given to it, a receiver's takes in
+ * as runtime/ingress.h says in the order in which both sides are ready, and what is
+ * ready at once comes in NCCL's rounds: first to the next rank, then to the one behind
+ * it. Messages between two ranks on one node go another way, and share that. A message
+ * leaves when its sender's NIC has time for it, its receiver has posted it and the one
+ * before it, of the same two ranks, has left: the plugin's rules. KERNEL holds its
  * stream for its duration; WAIT and SYNC hold the host until the work behind the event
  * or on the stream is done; SWAIT holds a stream. When all members have arrived at a
  * collective, transfer.h gives its ends. An operation from before the iterations counts
@@ -18,9 +22,10 @@
  * a rank's own is a clock and a queue for each of its streams (architecture.md,
  * "Timeline").
  *
- * Results do not depend on the order of calls. Times are CLOCK_MONOTONIC ns of whoever
- * feeds them. One thread at a time per timeline. Callbacks run inside start, feed and
- * advance and may not call back.
+ * Results do not depend on the order of calls, but for messages to one rank that are
+ * fed later than others which came behind them: those keep their time. Times are
+ * CLOCK_MONOTONIC ns of whoever feeds them. One thread at a time per timeline.
+ * Callbacks run inside start, feed and advance and may not call back.
  */
 #ifndef CRYSTAL_TIMELINE_H
 #define CRYSTAL_TIMELINE_H
@@ -58,9 +63,8 @@ struct crystal_timeline_config {
     const uint8_t *is_outside; /* by lrank: its arrivals are fed; NULL: none is */
     int one_queue; /* all streams of a rank share one hardware queue: work begins in the
                       order in which the host issues it */
-    int shared_nics;     /* all messages of a rank share its NIC (those to its own node
-                            another one), whatever their communicators; else those of one
-                            group */
+    int shared_nics;     /* all messages of a rank share its NIC, whatever their
+                            communicators; else those of one group */
     int is_untimed;      /* only who waits for whom: transfers take no time */
     uint64_t iterations; /* to run; 0: for ever */
     uint64_t
@@ -70,7 +74,8 @@ struct crystal_timeline_config {
     /* A collective with at least one outside member: all inside members' arrivals are
      * known, by crank (0 for outside members). */
     void (*on_coll)(void *context, uint32_t comm, uint64_t seq, const uint64_t *arrive);
-    /* An inside rank has arrived at a message whose other side is outside. */
+    /* An inside rank has arrived at a message whose other side is outside; where it
+       sends, arrive_ns is when its NIC has time for it. */
     void (*on_p2p)(void *context, uint32_t comm, uint32_t from, uint32_t to,
                    uint64_t seq, int inside_sends, uint64_t arrive_ns);
     /* The host of an inside rank went through an iteration, 0 is the first. */
@@ -96,7 +101,7 @@ int crystal_timeline_start(struct crystal_timeline *t, uint64_t now_ns,
 int crystal_timeline_feed(struct crystal_timeline *t, uint32_t comm, uint64_t seq,
                           uint32_t crank, uint64_t time_ns, struct crystal_error *err);
 /* The same for the seq-th message between two cranks, of which the outside one is the
- * sender or not. */
+ * sender or not. A sender's time is when its NIC has time for the message. */
 int crystal_timeline_feed_p2p(struct crystal_timeline *t, uint32_t comm, uint32_t from,
                               uint32_t to, uint64_t seq, int outside_sends,
                               uint64_t time_ns, struct crystal_error *err);

@@ -9,13 +9,14 @@
  *
  * Completions are pulled by a stack of ranks, so that the ranks of one tensor-parallel
  * group run while they are in the cache. The result does not depend on this order: who
- * waits for whom is fixed by the programs, and the only thing that is shared on a first
- * come first served basis, the NIC of a group of messages, is given away in order of
- * time when nothing else can go on.
+ * waits for whom is fixed by the programs, and the only things that are shared on a
+ * first come first served basis, both sides of a NIC, are given away in order of time
+ * when nothing else can go on (timeline_turns.c).
  */
 #ifndef CRYSTAL_TIMELINE_INTERNAL_H
 #define CRYSTAL_TIMELINE_INTERNAL_H
 
+#include "runtime/ingress.h"
 #include "runtime/timeline.h"
 
 #include <stdbool.h>
@@ -130,12 +131,15 @@ enum tl_state {
     TL_DONE
 };
 
-/* What messages of one rank share: those of one group, or all of them. */
-struct tl_nic {
-    uint64_t free_ns;
-    uint32_t refs; /* messages that will use it; 0: it is a rank's own, and stays */
-    struct tl_nic *next;
+/* What messages to one rank share: those of one group of receives, or all of them. */
+struct tl_inlet {
+    struct crystal_ingress ingress;
+    uint32_t refs; /* messages that will use it; 0: it is the rank's own, and stays */
+    struct tl_inlet *next;
 };
+
+/* The two ways of a message, and what a rank has for each. */
+enum tl_way { TL_BETWEEN_NODES, TL_ON_NODE, TL_WAYS };
 
 struct tl_rank {
     const struct tl_list *list;
@@ -147,11 +151,13 @@ struct tl_rank {
     uint64_t host_ns, begin_ns, iteration;
     uint64_t seed;
     uint32_t lrank, scale_ppm;
-    struct tl_nic nics[2]; /* between nodes, inside; where all messages share them */
-    uint32_t held_count;   /* lanes */
-    uint32_t code;         /* where the host is */
-    uint32_t launched;     /* of the group's operations */
-    uint32_t wait_lane;    /* or slot */
+    /* by way, where all messages of the rank share its NIC */
+    uint64_t nic_free_ns[TL_WAYS];
+    struct tl_inlet *inlets[TL_WAYS]; /* owned; NULL: nothing has come yet */
+    uint32_t held_count;              /* lanes */
+    uint32_t code;                    /* where the host is */
+    uint32_t launched;                /* of the group's operations */
+    uint32_t wait_lane;               /* or slot */
     enum tl_state state;
     bool gap_done, is_queued;
     bool is_full; /* in the list of those whose host needs room */
@@ -191,11 +197,14 @@ struct tl_comm {
 /* One message under way: a place in its pair's ring. */
 struct tl_message {
     uint64_t send_ns, recv_ns, bytes;
-    struct tl_nic *nic;              /* of a group that sends more than one message */
+    uint64_t leave_ns;               /* the sender's NIC has time for it from then on */
+    struct tl_inlet *inlet;          /* that it shares with others; NULL: none */
     uint32_t send_instr, recv_instr; /* NONE: outside, from before, or ended */
     uint32_t send_lane, recv_lane;
-    uint64_t order; /* of equals at the NIC: round, then instruction */
-    bool has_send, has_recv, is_over;
+    uint64_t order; /* of equals: round, then instruction */
+    bool is_begun;  /* one of its sides is known */
+    bool has_send;  /* its sender's NIC has had its turn */
+    bool has_recv, is_over;
 };
 
 /* All messages from one crank to another on one communicator. */
@@ -203,20 +212,29 @@ struct tl_pair {
     uint32_t comm, from, to, from_lrank, to_lrank;
     uint32_t wire;
     bool send_inside, recv_inside;
-    bool is_on_node;                   /* both are on one node */
+    enum tl_way way;
     uint64_t send_before, recv_before; /* before the iterations */
     uint64_t first;                    /* behind those that are over */
+    uint64_t free_ns;                  /* the last one that has left had left by then */
     struct tl_message *ring;
     uint32_t capacity;    /* a power of 2 */
     struct tl_pair *next; /* in its bucket */
 };
 
-/* A message that is ready and waits for its turn at the NIC. */
-struct tl_held {
-    uint64_t ready_ns;
+/* A message that waits for its turn: at its sender's NIC from when it is sent, or at
+ * its receiver's from when both sides are ready. */
+struct tl_turn {
+    uint64_t time_ns;
     uint64_t order; /* of equal times, see tl_message */
     uint64_t seq;
     struct tl_pair *pair;
+    bool is_receiver;
+};
+
+/* A send of a batch that is about to begin. */
+struct tl_send {
+    uint64_t order;
+    uint32_t instr;
 };
 
 struct tl_beyond {
@@ -248,9 +266,11 @@ struct crystal_timeline {
     struct tl_rank *full;     /* hosts that need room, if nothing else goes on */
     struct tl_beyond *beyond; /* heap by time: hosts and lanes */
     uint32_t beyond_count, beyond_capacity;
-    struct tl_held *held; /* heap by time */
-    uint32_t held_count, held_capacity;
-    struct tl_nic *free_nics;
+    struct tl_turn *turns; /* heap by time */
+    uint32_t turn_count, turn_capacity;
+    struct tl_inlet *free_inlets;
+    struct tl_send *sends; /* room for the sends of one batch */
+    uint32_t send_capacity;
     struct tl_reader *readers;
     uint32_t reader_count, reader_capacity, free_reader; /* 1 + index, 0: none */
     uint64_t *ends, *scratch; /* nranks and 2 nranks of the greatest communicator */
@@ -327,12 +347,25 @@ struct tl_pair *tl_pair_get(struct crystal_timeline *t, uint32_t comm, uint32_t 
 /* NULL: it is over, or memory is. */
 struct tl_message *tl_message_get(struct crystal_timeline *t, struct tl_pair *pair,
                                   uint64_t seq);
-void tl_message_arrive(struct crystal_timeline *t, struct tl_pair *pair, uint64_t seq,
-                       struct tl_message *m, bool sends, uint64_t time_ns);
 /* The messages of a batch begin at time_ns. */
 void tl_batch_begin(struct crystal_timeline *t, struct tl_rank *r, struct tl_lane *lane,
                     const struct tl_code *code, uint64_t time_ns);
-/* Gives the earliest of the held messages its turn. */
-void tl_held_next(struct crystal_timeline *t);
+/* The message of this place has its NIC's time from leave_ns on. */
+void tl_message_sent(struct crystal_timeline *t, struct tl_pair *pair, uint64_t seq,
+                     uint64_t leave_ns);
+/* Its receiver has posted it. */
+void tl_message_posted(struct crystal_timeline *t, struct tl_pair *pair, uint64_t seq,
+                       uint64_t time_ns);
+/* Both sides are there, and it is its turn: it goes on the wire. */
+void tl_message_leave(struct crystal_timeline *t, struct tl_pair *pair, uint64_t seq);
+
+/* timeline_turns.c */
+void tl_turn_wait(struct crystal_timeline *t, struct tl_turn turn);
+/* Gives the earliest of those that wait its turn. */
+void tl_turn_next(struct crystal_timeline *t);
+/* NULL: out of memory, t->code. refs: messages that will use it. */
+struct tl_inlet *tl_inlet_new(struct crystal_timeline *t, uint32_t refs);
+/* One message has used it. */
+void tl_inlet_put(struct crystal_timeline *t, struct tl_inlet *inlet);
 
 #endif

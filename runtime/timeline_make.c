@@ -380,9 +380,8 @@ static void buckets_fini(struct crystal_timeline *t)
             struct tl_pair *pair = t->buckets[i];
 
             for (uint32_t k = 0; k < pair->capacity; k++)
-                if (pair->ring[k].nic && pair->ring[k].nic->refs &&
-                    --pair->ring[k].nic->refs == 0)
-                    free(pair->ring[k].nic);
+                if (pair->ring[k].inlet)
+                    tl_inlet_put(t, pair->ring[k].inlet);
             t->buckets[i] = pair->next;
             free(pair->ring);
             free(pair);
@@ -399,11 +398,14 @@ void tl_unmake(struct crystal_timeline *t)
     for (uint32_t i = 0; t->comms && i < t->comm_count; i++)
         comm_fini(&t->comms[i]);
     buckets_fini(t);
-    while (t->free_nics) {
-        struct tl_nic *next = t->free_nics->next;
+    for (uint32_t i = 0; t->ranks && i < t->lrank_count; i++)
+        for (int way = 0; way < TL_WAYS; way++)
+            free(t->ranks[i].inlets[way]);
+    while (t->free_inlets) {
+        struct tl_inlet *next = t->free_inlets->next;
 
-        free(t->free_nics);
-        t->free_nics = next;
+        free(t->free_inlets);
+        t->free_inlets = next;
     }
     for (uint32_t i = 0; t->lists && i < t->list_count; i++)
         tl_list_fini(&t->lists[i]);
@@ -415,7 +417,8 @@ void tl_unmake(struct crystal_timeline *t)
     free(t->lists);
     free(t->ranks);
     free(t->beyond);
-    free(t->held);
+    free(t->turns);
+    free(t->sends);
     free(t->readers);
     free(t->arena);
     free(t->comms);

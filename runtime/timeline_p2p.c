@@ -9,6 +9,11 @@
 
 #define RING_AT_LEAST 2
 
+static uint64_t later(uint64_t a, uint64_t b)
+{
+    return a > b ? a : b;
+}
+
 static uint32_t bucket_of(const struct crystal_timeline *t, uint32_t comm,
                           uint32_t from, uint32_t to)
 {
@@ -40,8 +45,9 @@ struct tl_pair *tl_pair_get(struct crystal_timeline *t, uint32_t comm, uint32_t 
     pair->from_lrank = lranks[0] = t->comms[comm].members[from];
     pair->to_lrank = lranks[1] = t->comms[comm].members[to];
     pair->wire = tl_wire(t, lranks, 2);
-    pair->is_on_node = t->ranks_per_node &&
-                       lranks[0] / t->ranks_per_node == lranks[1] / t->ranks_per_node;
+    if (t->ranks_per_node &&
+        lranks[0] / t->ranks_per_node == lranks[1] / t->ranks_per_node)
+        pair->way = TL_ON_NODE;
     pair->next = *bucket;
     *bucket = pair;
     return pair;
@@ -85,13 +91,14 @@ struct tl_message *tl_message_get(struct crystal_timeline *t, struct tl_pair *pa
     m = &pair->ring[seq & (pair->capacity - 1)];
     if (m->is_over)
         return NULL;
-    if (m->has_send || m->has_recv)
+    if (m->is_begun)
         return m;
+    m->is_begun = true;
     m->send_instr = m->recv_instr = TL_NONE;
     /* from before the iterations at one side: that side has arrived */
     if (pair->send_inside && seq < pair->send_before) {
         m->has_send = true;
-        m->send_ns = t->start_ns;
+        m->send_ns = m->leave_ns = t->start_ns;
     }
     if (pair->recv_inside && seq < pair->recv_before) {
         m->has_recv = true;
@@ -116,89 +123,37 @@ static void side_end(struct crystal_timeline *t, uint32_t lrank, uint32_t lane_i
         tl_lane_end(t, r, lane, lane->batch_end_ns);
 }
 
-static void nic_put(struct crystal_timeline *t, struct tl_nic *nic)
-{
-    if (nic->refs == 0 || --nic->refs)
-        return;
-    nic->next = t->free_nics;
-    t->free_nics = nic;
-}
-
-/* It goes on the wire. */
-static void leave(struct crystal_timeline *t, struct tl_pair *pair, uint64_t seq)
+void tl_message_leave(struct crystal_timeline *t, struct tl_pair *pair, uint64_t seq)
 {
     struct tl_message *place = &pair->ring[seq & (pair->capacity - 1)], m = *place;
     const struct crystal_transfer_wire *wire = &t->wires[pair->wire];
-    bool is_self = pair->from == pair->to;
-    uint64_t start = m.send_ns > m.recv_ns ? m.send_ns : m.recv_ns;
+    uint64_t occupy_ns = crystal_transfer_occupy_ns(wire, m.bytes), leave_ns, end_ns;
 
-    if (crystal_transfer_recv_ns(wire, m.bytes) > CRYSTAL_TIMELINE_LONGEST_NS)
-        t->code = -ERANGE;
     memset(place, 0, sizeof *place);
     place->is_over = true;
     while (pair->ring[pair->first & (pair->capacity - 1)].is_over)
         pair->ring[pair->first++ & (pair->capacity - 1)].is_over = false;
-    if (m.nic) {
-        if (m.nic->free_ns > start)
-            start = m.nic->free_ns;
-        if (!is_self)
-            m.nic->free_ns = start + crystal_transfer_occupy_ns(wire, m.bytes);
-        nic_put(t, m.nic);
+    leave_ns = later(m.leave_ns, m.recv_ns);
+    end_ns = leave_ns;
+    if (pair->from != pair->to) {
+        if (crystal_transfer_recv_ns(wire, m.bytes) > CRYSTAL_TIMELINE_LONGEST_NS)
+            t->code = -ERANGE;
+        leave_ns = later(leave_ns, pair->free_ns);
+        pair->free_ns = leave_ns + occupy_ns;
+        end_ns = leave_ns + crystal_transfer_recv_ns(wire, m.bytes);
+    }
+    if (m.inlet) {
+        uint64_t ready_ns = leave_ns + wire->latency_ns + wire->overhead_ns;
+
+        end_ns = crystal_ingress_take(&m.inlet->ingress, ready_ns, occupy_ns) +
+                 wire->op_overhead_ns;
+        tl_inlet_put(t, m.inlet);
     }
     if (m.send_instr != TL_NONE)
         side_end(t, pair->from_lrank, m.send_lane, m.send_instr, m.send_ns,
-                 start + crystal_transfer_send_ns(wire, m.bytes));
+                 leave_ns + crystal_transfer_send_ns(wire, m.bytes));
     if (m.recv_instr != TL_NONE)
-        side_end(t, pair->to_lrank, m.recv_lane, m.recv_instr, m.recv_ns,
-                 start + (is_self ? 0 : crystal_transfer_recv_ns(wire, m.bytes)));
-}
-
-/* --- turns at a NIC --- */
-
-static bool is_before(const struct tl_held *a, const struct tl_held *b)
-{
-    return a->ready_ns != b->ready_ns ? a->ready_ns < b->ready_ns : a->order < b->order;
-}
-
-static void held_push(struct crystal_timeline *t, struct tl_held held)
-{
-    uint32_t i = t->held_count;
-
-    if (t->held_count == t->held_capacity) {
-        uint32_t capacity = t->held_capacity ? 2 * t->held_capacity : 64;
-        struct tl_held *more = realloc(t->held, capacity * sizeof *more);
-
-        if (!more) {
-            t->code = -ENOMEM;
-            return;
-        }
-        t->held = more;
-        t->held_capacity = capacity;
-    }
-    t->held_count++;
-    while (i && is_before(&held, &t->held[(i - 1) / 2])) {
-        t->held[i] = t->held[(i - 1) / 2];
-        i = (i - 1) / 2;
-    }
-    t->held[i] = held;
-}
-
-void tl_held_next(struct crystal_timeline *t)
-{
-    struct tl_held first = t->held[0], last = t->held[--t->held_count];
-    uint32_t i = 0, child;
-
-    while ((child = 2 * i + 1) < t->held_count) {
-        if (child + 1 < t->held_count &&
-            is_before(&t->held[child + 1], &t->held[child]))
-            child++;
-        if (!is_before(&t->held[child], &last))
-            break;
-        t->held[i] = t->held[child];
-        i = child;
-    }
-    t->held[i] = last;
-    leave(t, first.pair, first.seq);
+        side_end(t, pair->to_lrank, m.recv_lane, m.recv_instr, m.recv_ns, end_ns);
 }
 
 /* --- arrivals --- */
@@ -214,89 +169,188 @@ static void tell(struct crystal_timeline *t, const struct tl_pair *pair, uint64_
                          sends, time_ns);
 }
 
-void tl_message_arrive(struct crystal_timeline *t, struct tl_pair *pair, uint64_t seq,
-                       struct tl_message *m, bool sends, uint64_t time_ns)
+/* One side more is there. */
+static void side_begin(struct crystal_timeline *t, struct tl_pair *pair, uint64_t seq,
+                       const struct tl_message *m)
 {
-    if (sends) {
-        m->has_send = true;
-        m->send_ns = time_ns;
-    } else {
-        m->has_recv = true;
-        m->recv_ns = time_ns;
-    }
-    if (t->config.on_p2p)
-        tell(t, pair, seq, sends, time_ns);
-    if (sends && m->send_instr != TL_NONE &&
-        (pair->from == pair->to || m->bytes <= CRYSTAL_TRANSFER_EAGER_BYTES)) {
-        uint32_t instr = m->send_instr;
-
-        m->send_instr = TL_NONE;
-        side_end(t, pair->from_lrank, m->send_lane, instr, time_ns, time_ns);
-    }
     if (!m->has_send || !m->has_recv)
         return;
-    if (m->nic)
-        held_push(t, (struct tl_held){m->send_ns > m->recv_ns ? m->send_ns : m->recv_ns,
-                                      m->order, seq, pair});
+    if (m->inlet)
+        tl_turn_wait(t, (struct tl_turn){.time_ns = later(m->send_ns, m->recv_ns),
+                                         .order = m->order,
+                                         .seq = seq,
+                                         .pair = pair,
+                                         .is_receiver = true});
     else
-        leave(t, pair, seq);
+        tl_message_leave(t, pair, seq);
 }
 
-static struct tl_nic *nic_new(struct crystal_timeline *t, uint32_t refs)
+void tl_message_sent(struct crystal_timeline *t, struct tl_pair *pair, uint64_t seq,
+                     uint64_t leave_ns)
 {
-    struct tl_nic *nic = t->free_nics;
+    struct tl_message *m = &pair->ring[seq & (pair->capacity - 1)];
 
-    if (nic)
-        t->free_nics = nic->next;
-    else if (!(nic = malloc(sizeof *nic)))
-        t->code = -ENOMEM;
-    if (nic)
-        *nic = (struct tl_nic){.refs = refs};
-    return nic;
+    m->has_send = true;
+    m->leave_ns = leave_ns;
+    if (t->config.on_p2p)
+        tell(t, pair, seq, true, leave_ns);
+    side_begin(t, pair, seq, m);
+}
+
+void tl_message_posted(struct crystal_timeline *t, struct tl_pair *pair, uint64_t seq,
+                       uint64_t time_ns)
+{
+    struct tl_message *m = &pair->ring[seq & (pair->capacity - 1)];
+
+    m->has_recv = true;
+    m->recv_ns = time_ns;
+    if (t->config.on_p2p)
+        tell(t, pair, seq, false, time_ns);
+    side_begin(t, pair, seq, m);
 }
 
 /* NCCL's rounds: in each a rank sends to another one, equally far for all. */
-static uint32_t round_of(const struct crystal_timeline *t, const struct tl_pair *pair)
+static uint64_t order_of(const struct crystal_timeline *t, const struct tl_pair *pair,
+                         uint32_t instr)
 {
     uint32_t n = t->comms[pair->comm].nranks;
 
-    return (pair->to + n - pair->from) % n;
+    return (uint64_t)((pair->to + n - pair->from) % n) << 32 | instr;
+}
+
+static int compare(const void *a, const void *b)
+{
+    const struct tl_send *x = a, *y = b;
+
+    return x->order < y->order ? -1 : x->order > y->order;
+}
+
+/* Mostly they are few, and in order. */
+static void sends_sort(struct tl_send *sends, uint32_t count)
+{
+    for (uint32_t i = 1; i < count; i++)
+        if (sends[i].order < sends[i - 1].order) {
+            qsort(sends, count, sizeof *sends, compare);
+            return;
+        }
+}
+
+/* The batch's sends in the order of their turns. NULL: out of memory. */
+static const struct tl_send *sends_sorted(struct crystal_timeline *t,
+                                          const struct tl_rank *r,
+                                          const struct tl_batch *batch)
+{
+    const struct crystal_instr *instrs = r->list->program->instrs;
+    uint32_t count = 0;
+
+    if (batch->send_count > t->send_capacity) {
+        struct tl_send *more = realloc(t->sends, batch->send_count * sizeof *more);
+
+        if (!more) {
+            t->code = -ENOMEM;
+            return NULL;
+        }
+        t->sends = more;
+        t->send_capacity = batch->send_count;
+    }
+    for (uint32_t i = 0; i < batch->count; i++) {
+        uint32_t instr = r->list->messages[batch->first + i];
+
+        if (instrs[instr].kind == CRYSTAL_OP_SEND)
+            t->sends[count++] = (struct tl_send){
+                order_of(t, r->pair[instrs[instr].slot], instr), instr};
+    }
+    sends_sort(t->sends, count);
+    return t->sends;
+}
+
+static void send_begin(struct crystal_timeline *t, struct tl_rank *r,
+                       struct tl_lane *lane, const struct tl_send *send,
+                       uint64_t time_ns, uint64_t *free_ns)
+{
+    const struct crystal_instr *in = &r->list->program->instrs[send->instr];
+    const bool is_shared = t->config.shared_nics != 0;
+    struct tl_pair *pair = r->pair[in->slot];
+    uint64_t seq = r->pair_seq[in->slot]++, leave_ns = time_ns;
+    struct tl_message *m = tl_message_get(t, pair, seq);
+
+    if (!m) {
+        t->code = t->code ? t->code : -EINVAL;
+        return;
+    }
+    m->bytes = in->count * crystal_dtype_bytes(in->dtype);
+    m->order = send->order;
+    m->send_ns = time_ns;
+    m->send_instr = send->instr;
+    m->send_lane = (uint32_t)(lane - r->lanes);
+    if (pair->from == pair->to || m->bytes <= CRYSTAL_TRANSFER_EAGER_BYTES) {
+        m->send_instr = TL_NONE;
+        side_end(t, r->lrank, m->send_lane, send->instr, time_ns, time_ns);
+    }
+    if (pair->from != pair->to && is_shared) {
+        tl_turn_wait(t, (struct tl_turn){time_ns, m->order, seq, pair, false});
+        return;
+    }
+    if (pair->from != pair->to) {
+        leave_ns = free_ns[pair->way];
+        free_ns[pair->way] +=
+            crystal_transfer_occupy_ns(&t->wires[pair->wire], m->bytes);
+    }
+    tl_message_sent(t, pair, seq, leave_ns);
+}
+
+static void recv_begin(struct crystal_timeline *t, struct tl_rank *r,
+                       struct tl_lane *lane, uint32_t instr, uint64_t time_ns,
+                       struct tl_inlet **inlets)
+{
+    const struct crystal_instr *in = &r->list->program->instrs[instr];
+    struct tl_pair *pair = r->pair[in->slot];
+    uint64_t seq = r->pair_seq[in->slot]++;
+    struct tl_message *m = tl_message_get(t, pair, seq);
+
+    if (!m) {
+        t->code = t->code ? t->code : -EINVAL;
+        return;
+    }
+    if (!m->bytes) /* the sender may be outside */
+        m->bytes = in->count * crystal_dtype_bytes(in->dtype);
+    m->recv_instr = instr;
+    m->recv_lane = (uint32_t)(lane - r->lanes);
+    if (!m->order)
+        m->order = order_of(t, pair, 0);
+    if (inlets && pair->from != pair->to && t->wires[pair->wire].bytes_per_s) {
+        struct tl_inlet **inlet = &inlets[pair->way];
+
+        if (!*inlet)
+            *inlet = tl_inlet_new(t, 0);
+        m->inlet = *inlet;
+        if (m->inlet && !t->config.shared_nics)
+            m->inlet->refs++;
+    }
+    tl_message_posted(t, pair, seq, time_ns);
 }
 
 void tl_batch_begin(struct crystal_timeline *t, struct tl_rank *r, struct tl_lane *lane,
                     const struct tl_code *code, uint64_t time_ns)
 {
     const struct tl_batch *batch = &r->list->batches[code->arg];
-    const bool are_shared = t->config.shared_nics != 0;
-    struct tl_nic *nic =
-        batch->send_count > 1 && !are_shared ? nic_new(t, batch->send_count) : NULL;
+    const struct tl_send *sends = sends_sorted(t, r, batch);
+    uint64_t free_ns[TL_WAYS] = {time_ns, time_ns};
+    struct tl_inlet *own[TL_WAYS] = {NULL, NULL}, **inlets = NULL;
 
+    if (t->config.shared_nics)
+        inlets = r->inlets;
+    else if (batch->count - batch->send_count > 1)
+        inlets = own;
     lane->outstanding = batch->count + 1; /* and one while they are begun */
     lane->batch_end_ns = time_ns;
+    for (uint32_t i = 0; i < batch->send_count && !t->code; i++)
+        send_begin(t, r, lane, &sends[i], time_ns, free_ns);
     for (uint32_t i = 0; i < batch->count && !t->code; i++) {
         uint32_t instr = r->list->messages[batch->first + i];
-        const struct crystal_instr *in = &r->list->program->instrs[instr];
-        bool sends = in->kind == CRYSTAL_OP_SEND;
-        struct tl_pair *pair = r->pair[in->slot];
-        uint64_t seq = r->pair_seq[in->slot]++;
-        struct tl_message *m = tl_message_get(t, pair, seq);
 
-        if (!m) {
-            t->code = t->code ? t->code : -EINVAL;
-            return;
-        }
-        if (sends || !m->bytes)
-            m->bytes = in->count * crystal_dtype_bytes(in->dtype);
-        if (sends) {
-            m->nic = are_shared ? &r->nics[pair->is_on_node] : nic;
-            m->order = (uint64_t)round_of(t, pair) << 32 | instr;
-            m->send_instr = instr;
-            m->send_lane = (uint32_t)(lane - r->lanes);
-        } else {
-            m->recv_instr = instr;
-            m->recv_lane = (uint32_t)(lane - r->lanes);
-        }
-        tl_message_arrive(t, pair, seq, m, sends, time_ns);
+        if (r->list->program->instrs[instr].kind == CRYSTAL_OP_RECV)
+            recv_begin(t, r, lane, instr, time_ns, inlets);
     }
     if (--lane->outstanding == 0)
         tl_lane_end(t, r, lane, lane->batch_end_ns);

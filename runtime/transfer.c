@@ -17,6 +17,7 @@
 #include "runtime/ring_schedule.h"
 
 #include <stdbool.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* Messages that fit in a connection's staging memory of 8 steps: slices take two. */
@@ -260,10 +261,33 @@ static void chain(const struct crystal_transfer_plan *plan, uint32_t n, uint32_t
     }
 }
 
+static int compare(const void *a, const void *b)
+{
+    uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+
+    return x < y ? -1 : x > y;
+}
+
+/* The root of a gather takes in one message after the other, as they come. */
+static uint64_t gathered(const struct crystal_transfer_plan *plan,
+                         const uint64_t *arrive, uint64_t *ready)
+{
+    uint64_t root = arrive[plan->root], end = 0;
+    uint32_t count = 0;
+
+    for (uint32_t i = 0; i < plan->nranks; i++)
+        if (i != plan->root)
+            ready[count++] = arrive[i] > root ? arrive[i] : root;
+    qsort(ready, count, sizeof *ready, compare);
+    for (uint32_t i = 0; i < count; i++)
+        end = (ready[i] > end ? ready[i] : end) + plan->bytes_ns;
+    return end + plan->way_ns;
+}
+
 /* All to all, gather and scatter as NCCL makes them of point-to-point messages: the
- * busiest NIC sends n - 1 of them. */
+ * busiest NIC sends, or takes in, n - 1 of them. */
 static void star(const struct crystal_transfer_plan *plan, const uint64_t *arrive,
-                 uint64_t *ends)
+                 uint64_t *ends, uint64_t *scratch)
 {
     uint64_t bytes_ns = plan->bytes_ns, way_ns = plan->way_ns, latest = 0;
     uint32_t n = plan->nranks;
@@ -278,7 +302,8 @@ static void star(const struct crystal_transfer_plan *plan, const uint64_t *arriv
         if (plan->func == CRYSTAL_FUNC_ALLTOALL)
             ends[i] = latest + (n - 1) * bytes_ns + way_ns;
         else if (plan->func == CRYSTAL_FUNC_GATHER)
-            ends[i] = i == plan->root ? latest + bytes_ns + way_ns : both + bytes_ns;
+            ends[i] =
+                i == plan->root ? gathered(plan, arrive, scratch) : both + bytes_ns;
         else
             ends[i] = i == plan->root ? latest + (n - 1) * bytes_ns
                                       : both + (n - 1) * bytes_ns + way_ns;
@@ -324,7 +349,7 @@ void crystal_transfer_plan_ends(const struct crystal_transfer_plan *plan,
     if (plan->repeat.count)
         crystal_transfer_repeat_ends(plan, arrive, ends, scratch);
     else if (n > 1 && is_star(plan->func))
-        star(plan, arrive, ends);
+        star(plan, arrive, ends, scratch);
     else if (!plan->loops) /* nothing to move */
         memcpy(ends, arrive, n * sizeof *ends);
     else if (is_sliced(plan->func))
@@ -420,7 +445,7 @@ static uint64_t alone_of(const struct crystal_transfer_wire *wire,
     case CRYSTAL_FUNC_ALLTOALL:
         return (n - 1) * bytes_ns + way_ns;
     case CRYSTAL_FUNC_GATHER:
-        return bytes_ns + (crank == op->root ? way_ns : 0);
+        return crank == op->root ? (n - 1) * bytes_ns + way_ns : bytes_ns;
     default:
         return (n - 1) * bytes_ns + (crank == op->root ? 0 : way_ns);
     }

@@ -3,8 +3,8 @@
  *
  * The simulator knows nothing of queues: it goes through the program of every rank
  * again and again from the start, with what is not known yet marked so, until nothing
- * more becomes known. Only then, among the messages that share a NIC, the earliest one
- * leaves, and it begins anew.
+ * more becomes known. Only then, among the messages that wait for their turn at a side
+ * of a NIC, the earliest one gets it, and it begins anew.
  */
 #include "config.h"
 
@@ -251,10 +251,20 @@ struct call {
     uint64_t arrive[RANKS], end[RANKS];
 };
 
+/* What a receiver's NIC has taken: pieces of time, as they came. */
+struct inlet {
+    uint32_t count;
+    struct piece {
+        uint64_t from, to;
+    } pieces[8 * OPS];
+};
+
 struct message {
     uint64_t send, recv, bytes, send_end, recv_end;
-    uint64_t *nic; /* of a group that sends more; NULL: alone */
+    uint64_t leave;      /* the sender's NIC has time for it from then on */
+    struct inlet *inlet; /* that it shares with others; NULL: none */
     uint64_t order;
+    bool has_turned; /* at its sender's NIC */
     bool has_left;
 };
 
@@ -265,7 +275,9 @@ struct simulator {
     struct crystal_transfer_wire wire;
     struct call calls[COMMS][SEQS];
     struct message messages[COMMS][RANKS][RANKS][SEQS];
-    uint64_t nics[RANKS][ITERATIONS][OPS]; /* free from, by the batch's first message */
+    uint64_t free_from[RANKS]; /* NICs that all messages of a rank share */
+    uint64_t line_free[COMMS][RANKS][RANKS];     /* when the message before has left */
+    struct inlet inlets[RANKS][ITERATIONS][OPS]; /* by the batch's first message */
     uint64_t arrive[RANKS][ITERATIONS][OPS], end[RANKS][ITERATIONS][OPS];
     uint64_t host_end[RANKS];
     bool is_changed;
@@ -332,10 +344,38 @@ static bool is_p2p(const struct crystal_instr *in)
     return in->kind == CRYSTAL_OP_SEND || in->kind == CRYSTAL_OP_RECV;
 }
 
+static bool is_in_batch(const struct crystal_instr *in,
+                        const struct crystal_instr *first)
+{
+    return is_p2p(in) && in->stream == first->stream && in->local == first->local;
+}
+
+/* Its order among the messages of a rank that are sent at once. */
+static uint64_t order_of(uint32_t own, uint32_t n, const struct crystal_instr *in,
+                         uint32_t i)
+{
+    return (uint64_t)((in->peer + n - own) % n) << 32 | i;
+}
+
+/* What the sender's NIC has to do for the batch before message i. */
+static uint64_t before(const struct simulator *s, const struct crystal_instr *instrs,
+                       uint32_t begin, uint32_t end, uint32_t i, uint32_t own,
+                       uint32_t n)
+{
+    uint64_t sum = 0;
+
+    for (uint32_t k = begin; k < end; k++)
+        if (is_in_batch(&instrs[k], &instrs[begin]) &&
+            instrs[k].kind == CRYSTAL_OP_SEND && instrs[k].peer != own &&
+            order_of(own, n, &instrs[k], k) < order_of(own, n, &instrs[i], i))
+            sum += crystal_transfer_occupy_ns(&s->wire, instrs[k].count * 4);
+    return sum;
+}
+
 static void batch(struct simulator *s, struct way *w, uint32_t begin, uint32_t end)
 {
     const struct crystal_instr *instrs = s->programs[w->r]->instrs, *first;
-    uint32_t sends = 0, c, own, n;
+    uint32_t receives = 0, c, own, n;
     uint64_t at, all;
 
     first = &instrs[begin];
@@ -345,28 +385,32 @@ static void batch(struct simulator *s, struct way *w, uint32_t begin, uint32_t e
     at = all =
         latest(latest(w->host, w->streams[first->stream]), w->comms[first->local]);
     for (uint32_t i = begin; i < end; i++)
-        sends += instrs[i].kind == CRYSTAL_OP_SEND &&
-                 instrs[i].stream == first->stream && instrs[i].local == first->local;
+        receives += is_in_batch(&instrs[i], first) && instrs[i].kind == CRYSTAL_OP_RECV;
     for (uint32_t i = begin; i < end; i++) {
         const struct crystal_instr *in = &instrs[i];
         struct message *m;
 
-        if (!is_p2p(in) || in->stream != first->stream || in->local != first->local)
+        if (!is_in_batch(in, first))
             continue;
         if (in->kind == CRYSTAL_OP_SEND) {
             m = &s->messages[c][own][in->peer][w->sends[in->local][in->peer]++];
             know(s, &m->send, at);
             m->bytes = in->count * 4;
-            m->order = (uint64_t)((in->peer + n - own) % n) << 32 | i;
-            m->nic = s->are_shared ? &s->nics[w->r][0][0]
-                     : sends > 1   ? &s->nics[w->r][w->it][begin]
-                                   : NULL;
+            m->order = order_of(own, n, in, i);
+            if (at != UNKNOWN && in->peer == own)
+                know(s, &m->leave, at);
+            else if (at != UNKNOWN && !s->are_shared)
+                know(s, &m->leave, at + before(s, instrs, begin, end, i, own, n));
             if (at != UNKNOWN &&
                 (in->peer == own || m->bytes <= CRYSTAL_TRANSFER_EAGER_BYTES))
                 know(s, &m->send_end, at);
         } else {
             m = &s->messages[c][in->peer][own][w->recvs[in->local][in->peer]++];
             know(s, &m->recv, at);
+            if (in->peer != own && s->wire.bytes_per_s)
+                m->inlet = s->are_shared  ? &s->inlets[w->r][0][0]
+                           : receives > 1 ? &s->inlets[w->r][w->it][begin]
+                                          : NULL;
         }
         know(s, &s->arrive[w->r][w->it][i], at);
         know(s, &s->end[w->r][w->it][i],
@@ -449,65 +493,144 @@ static void pass(struct simulator *s, uint32_t r)
     know(s, &s->host_end[r], w.host);
 }
 
-static void leave(struct simulator *s, struct message *m, bool is_self)
+/* The first piece that has not ended at `at`, NULL: none. */
+static const struct piece *piece_at(const struct inlet *inlet, uint64_t at)
 {
-    uint64_t *nic = m->nic;
-    uint64_t start = latest(m->send, m->recv);
+    const struct piece *first = NULL;
 
-    m->has_left = true;
-    if (nic) {
-        start = latest(start, *nic);
-        if (!is_self)
-            *nic = start + crystal_transfer_occupy_ns(&s->wire, m->bytes);
-    }
-    if (!is_self && m->bytes > CRYSTAL_TRANSFER_EAGER_BYTES)
-        know(s, &m->send_end, start + crystal_transfer_send_ns(&s->wire, m->bytes));
-    know(s, &m->recv_end,
-         start + (is_self ? 0 : crystal_transfer_recv_ns(&s->wire, m->bytes)));
+    for (uint32_t i = 0; i < inlet->count; i++)
+        if (inlet->pieces[i].to > at && (!first || inlet->pieces[i].from < first->from))
+            first = &inlet->pieces[i];
+    return first;
 }
 
-/* What ends because of what is known; of messages that share a NIC only the earliest,
- * and that only where `shares`. */
-static void ends(struct simulator *s, bool shares)
+/* Takes what is free from ready on. Returns when it has taken all. */
+static uint64_t take(struct inlet *inlet, uint64_t ready, uint64_t occupy)
 {
-    struct message *first = NULL;
-    bool first_is_self = false;
+    uint64_t at = ready;
 
-    for (uint32_t c = 0; c < s->job->comm_count; c++) {
-        uint32_t n = s->job->comms[c].nranks;
+    while (occupy) {
+        const struct piece *next = piece_at(inlet, at);
+        uint64_t some = occupy;
 
-        for (uint32_t seq = 0; seq < SEQS; seq++) {
-            struct call *call = &s->calls[c][seq];
-            uint64_t scratch[2 * RANKS], got[RANKS];
-            bool is_whole = call->is_described;
-
-            for (uint32_t k = 0; k < n; k++)
-                is_whole = is_whole && call->arrive[k] != UNKNOWN;
-            if (!is_whole || shares)
-                continue;
-            crystal_transfer_coll(&s->wire, &call->op, call->arrive, got, scratch);
-            for (uint32_t k = 0; k < n; k++)
-                know(s, &call->end[k], got[k]);
+        if (next && next->from <= at) {
+            at = next->to;
+            continue;
         }
-        for (uint32_t i = 0; i < n * n * SEQS; i++) {
-            uint32_t from = i / SEQS / n, to = i / SEQS % n;
-            struct message *m = &s->messages[c][from][to][i % SEQS];
-
-            if (m->has_left || m->send == UNKNOWN || m->recv == UNKNOWN)
-                continue;
-            if (!m->nic) {
-                leave(s, m, from == to);
-            } else if (!first ||
-                       latest(m->send, m->recv) < latest(first->send, first->recv) ||
-                       (latest(m->send, m->recv) == latest(first->send, first->recv) &&
-                        m->order < first->order)) {
-                first = m;
-                first_is_self = from == to;
-            }
+        if (next && next->from - at < some)
+            some = next->from - at;
+        if (inlet->count == sizeof inlet->pieces / sizeof inlet->pieces[0]) {
+            printf("Bail out! more pieces than expected\n");
+            exit(1);
         }
+        inlet->pieces[inlet->count++] = (struct piece){at, at + some};
+        at += some;
+        occupy -= some;
     }
-    if (shares && first)
-        leave(s, first, first_is_self);
+    return at;
+}
+
+static void leave(struct simulator *s, struct message *m, uint64_t *line_free,
+                  bool is_self)
+{
+    uint64_t occupy = crystal_transfer_occupy_ns(&s->wire, m->bytes);
+    uint64_t way = s->wire.latency_ns + s->wire.overhead_ns;
+    uint64_t start = latest(m->leave, m->recv), end = start;
+
+    m->has_left = true;
+    if (!is_self) {
+        start = latest(start, *line_free);
+        *line_free = start + occupy;
+        end = (m->inlet ? take(m->inlet, start + way, occupy) : start + way + occupy) +
+              s->wire.op_overhead_ns;
+        if (m->bytes > CRYSTAL_TRANSFER_EAGER_BYTES)
+            know(s, &m->send_end, start + crystal_transfer_send_ns(&s->wire, m->bytes));
+    }
+    know(s, &m->recv_end, end);
+}
+
+/* Who waits for a turn, and at which side. */
+struct turn {
+    struct message *message;
+    bool is_receiver;
+    uint32_t c, from, to;
+};
+
+static uint64_t time_of(const struct turn *t)
+{
+    return t->is_receiver ? latest(t->message->send, t->message->recv)
+                          : t->message->send;
+}
+
+static bool is_earlier(const struct simulator *s, const struct turn *a,
+                       const struct turn *b)
+{
+    uint32_t from_a = s->job->comms[a->c].members[a->from];
+    uint32_t from_b = b->message ? s->job->comms[b->c].members[b->from] : 0;
+
+    if (!b->message || time_of(a) != time_of(b))
+        return !b->message || time_of(a) < time_of(b);
+    if (a->is_receiver != b->is_receiver)
+        return !a->is_receiver;
+    if (a->message->order != b->message->order)
+        return a->message->order < b->message->order;
+    return from_a != from_b ? from_a < from_b : a->c < b->c;
+}
+
+static void give(struct simulator *s, const struct turn *turn)
+{
+    uint64_t *free_from = &s->free_from[s->job->comms[turn->c].members[turn->from]];
+    struct message *m = turn->message;
+
+    if (turn->is_receiver) {
+        leave(s, m, &s->line_free[turn->c][turn->from][turn->to], false);
+        return;
+    }
+    m->has_turned = true;
+    know(s, &m->leave, latest(*free_from, m->send));
+    *free_from = m->leave + crystal_transfer_occupy_ns(&s->wire, m->bytes);
+}
+
+static void calls_end(struct simulator *s, uint32_t c)
+{
+    uint32_t n = s->job->comms[c].nranks;
+
+    for (uint32_t seq = 0; seq < SEQS; seq++) {
+        struct call *call = &s->calls[c][seq];
+        uint64_t scratch[2 * RANKS], got[RANKS];
+        bool is_whole = call->is_described;
+
+        for (uint32_t k = 0; k < n; k++)
+            is_whole = is_whole && call->arrive[k] != UNKNOWN;
+        if (!is_whole)
+            continue;
+        crystal_transfer_coll(&s->wire, &call->op, call->arrive, got, scratch);
+        for (uint32_t k = 0; k < n; k++)
+            know(s, &call->end[k], got[k]);
+    }
+}
+
+/* Messages that need no turn end; of those that do, the earliest is told. */
+static void messages_end(struct simulator *s, uint32_t c, struct turn *first)
+{
+    uint32_t n = s->job->comms[c].nranks;
+
+    for (uint32_t i = 0; i < n * n * SEQS; i++) {
+        uint32_t from = i / SEQS / n, to = i / SEQS % n;
+        struct message *m = &s->messages[c][from][to][i % SEQS];
+        struct turn turn = {m, true, c, from, to};
+
+        if (m->has_left || m->send == UNKNOWN)
+            continue;
+        if (m->leave == UNKNOWN)
+            turn.is_receiver = false;
+        else if (m->recv == UNKNOWN)
+            continue;
+        else if (!m->inlet)
+            leave(s, m, &s->line_free[c][from][to], from == to);
+        if (!m->has_left && is_earlier(s, &turn, first))
+            *first = turn;
+    }
 }
 
 static void simulate(struct simulator *s)
@@ -522,20 +645,32 @@ static void simulate(struct simulator *s)
     for (uint32_t i = 0; i < COMMS * RANKS * RANKS * SEQS; i++) {
         struct message *m = &s->messages[0][0][0][0] + i;
 
-        m->send = m->recv = m->send_end = m->recv_end = UNKNOWN;
+        m->send = m->recv = m->send_end = m->recv_end = m->leave = UNKNOWN;
     }
-    memset(s->nics, 0, sizeof s->nics);
+    memset(s->free_from, 0, sizeof s->free_from);
+    memset(s->line_free, 0, sizeof s->line_free);
+    for (uint32_t i = 0; i < RANKS * ITERATIONS * OPS; i++)
+        (&s->inlets[0][0][0] + i)->count = 0;
     memset(s->arrive, 0xff, sizeof s->arrive);
     memset(s->end, 0xff, sizeof s->end);
     memset(s->host_end, 0xff, sizeof s->host_end);
     do {
+        struct turn first;
+
         do {
+            first = (struct turn){0};
             s->is_changed = false;
             for (uint32_t r = 0; r < s->job->n; r++)
                 pass(s, r);
-            ends(s, false);
+            for (uint32_t c = 0; c < s->job->comm_count; c++) {
+                calls_end(s, c);
+                messages_end(s, c, &first);
+            }
         } while (s->is_changed);
-        ends(s, true);
+        if (first.message) {
+            give(s, &first);
+            s->is_changed = true;
+        }
     } while (s->is_changed);
 }
 

@@ -234,8 +234,15 @@ static void stars(void)
         CHECK_EQ(ends[r], 30 + 2000 + 50);
     op.func = CRYSTAL_FUNC_GATHER;
     crystal_transfer_coll(&wire, &op, arrive, ends, scratch);
-    CHECK_EQ(ends[0], 30 + 1000 + 50);
+    CHECK_EQ(ends[0], 20 + 2000 + 50); /* its NIC takes in one after the other */
     CHECK_EQ(ends[1], 20 + 1000);
+    arrive[1] = 30 + 1000;
+    crystal_transfer_coll(&wire, &op, arrive, ends, scratch);
+    CHECK_EQ(ends[0], 30 + 2000 + 50);
+    arrive[1] += 5;
+    crystal_transfer_coll(&wire, &op, arrive, ends, scratch);
+    CHECK_EQ(ends[0], 30 + 2005 + 50);
+    arrive[1] = 20;
     op.func = CRYSTAL_FUNC_SCATTER;
     op.root = 2;
     crystal_transfer_coll(&wire, &op, arrive, ends, scratch);
