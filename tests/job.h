@@ -72,6 +72,7 @@ static inline void job_begin(struct job *j, uint32_t n, const char *grid,
     (void)snprintf(j->dir, sizeof j->dir, "/tmp/crystal-test.XXXXXX");
     JOB_MUST(!mkdtemp(j->dir));
     j->layout.lrank_count = n;
+    j->layout.target.nic_count = 1;
     if (grid) {
         JOB_MUST(crystal_grid_parse(grid, &j->layout.grid, &job_err));
         j->layout.grid.ep_inside = 1;
