@@ -6,12 +6,13 @@
 #define CRYSTAL_TARGET_H
 
 #include "runtime/error.h"
-#include "runtime/yaml_map.h"
 
 #include <stdint.h>
 #include <stdio.h>
 
 #define CRYSTAL_NICS_MAX 32
+
+struct crystal_yaml_map;
 
 struct crystal_target {
     uint32_t nccl_version; /* NCCL_VERSION_CODE; 0: the newest tested */
