@@ -5,6 +5,7 @@
 
 #include "runtime/filehead.h"
 #include "runtime/infile.h"
+#include "runtime/launcher.h"
 
 #include <ctype.h>
 #include <errno.h>
@@ -42,14 +43,24 @@ static int positive(const char *option, const char *text, uint64_t max, uint32_t
 static int ranks_per_node(const struct crystal_layout_options *o,
                           struct crystal_layout *l, struct crystal_error *err)
 {
-    uint32_t n = l->lrank_count, g = RANKS_PER_NODE_DEFAULT;
+    uint32_t n = l->lrank_count, g = RANKS_PER_NODE_DEFAULT, gpus = 0;
 
     if (o->gpus_per_node &&
-        positive("gpus-per-node", o->gpus_per_node, UINT32_MAX, &g, err))
+        positive("gpus-per-node", o->gpus_per_node, UINT32_MAX, &gpus, err))
         return -EINVAL;
+    if (gpus)
+        g = gpus;
     if (o->ranks_per_node) {
         if (positive("ranks-per-node", o->ranks_per_node, n, &g, err))
             return -EINVAL;
+        /* a target node is one node here: its ranks reach each other as there */
+        if (gpus && g > gpus)
+            return crystal_error_set(err, EINVAL,
+                                     "--crystal-ranks-per-node: %u ranks of a target "
+                                     "node need %u GPUs of one node, the partition's "
+                                     "have %u; use a partition with larger nodes, or "
+                                     "--crystal-ranks-per-node=%u",
+                                     g, g, gpus, gpus);
     } else if (g > n) {
         g = n;
     }
@@ -302,6 +313,19 @@ static int words(const struct crystal_layout_options *o, struct crystal_layout *
     return 0;
 }
 
+/* The program must be a rank itself. */
+static int check_program(char *const *program, struct crystal_error *err)
+{
+    const char *launcher = program ? crystal_launcher_find(program) : NULL;
+
+    return !launcher ? 0
+                     : crystal_error_set(err, ENOTSUP,
+                                         "the program is started by '%s', which would "
+                                         "start ranks of its own; let srun or torchrun "
+                                         "start it",
+                                         launcher);
+}
+
 int crystal_layout_make(const struct crystal_layout_options *options,
                         const struct crystal_conf *conf, struct crystal_layout *ret,
                         char *notice, size_t notice_bytes, struct crystal_error *err)
@@ -321,7 +345,7 @@ int crystal_layout_make(const struct crystal_layout_options *options,
                  (uint64_t)conf->logical_ranks_max, &l.lrank_count, err) ||
         words(options, &l, err) || ranks_per_node(options, &l, err) ||
         grid(options, &l, err) || sandbox(options, &l, notice, notice_bytes, err) ||
-        live(options, &l, err))
+        live(options, &l, err) || check_program(options->program, err))
         goto err_fini;
     if (copy_program(&l, options->program) ||
         crystal_stage_rules_copy(conf->stage, l.stage) ||

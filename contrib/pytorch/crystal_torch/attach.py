@@ -8,7 +8,7 @@ import torch.distributed
 from torch.distributed import distributed_c10d
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from . import _backend
+from . import _backend, launch
 
 # An iteration ends with the step of the first optimizer that steps in it. A program may
 # have several; the first one seen marks the iterations, and when it is gone, the next.
@@ -47,3 +47,5 @@ def attach():
     torch.distributed.ProcessGroupGloo = _backend.ProcessGroupCrystal
     register_optimizer_step_post_hook(_after_step)
     _leave_detail_mode()
+    if launch.is_rank():
+        launch.attach()
