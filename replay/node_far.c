@@ -85,6 +85,18 @@ static int on_comm(struct node_far *far, const void *body, uint32_t bytes)
     return code;
 }
 
+static int on_child(struct node_far *far, uint32_t from, const void *body,
+                    uint32_t bytes)
+{
+    struct crystal_proxy *proxy = atomic_load(&far->proxy);
+    struct crystal_error err = {0};
+    int code = proxy ? crystal_proxy_child(proxy, from, body, bytes, &err) : -EBADMSG;
+
+    if (code && err.code)
+        crystal_board_abort(far->board, "%s", crystal_error_text(&err));
+    return code;
+}
+
 static int on_message(void *context, uint32_t from, unsigned type, const void *body,
                       uint32_t bytes)
 {
@@ -98,6 +110,8 @@ static int on_message(void *context, uint32_t from, unsigned type, const void *b
         return on_comm(far, body, bytes);
     case CRYSTAL_LINK_RINGS:
         return crystal_proxy_rings(far->board, body, bytes);
+    case CRYSTAL_LINK_CHILD:
+        return on_child(far, from, body, bytes);
     case CRYSTAL_LINK_ARRIVAL:
     case CRYSTAL_LINK_START:
     case CRYSTAL_LINK_FREE:

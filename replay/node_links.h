@@ -33,7 +33,8 @@ enum crystal_link_type {
     CRYSTAL_LINK_ARRIVAL = 72, /* struct crystal_far_arrival (driver_far.h) */
     CRYSTAL_LINK_START = 73,   /* struct crystal_far_start */
     CRYSTAL_LINK_FREE = 74,    /* u32: enum crystal_board_timeline */
-    CRYSTAL_LINK_RINGS = 75    /* struct crystal_link_rings */
+    CRYSTAL_LINK_RINGS = 75,   /* struct crystal_link_rings */
+    CRYSTAL_LINK_CHILD = 76    /* struct crystal_link_child */
 };
 
 struct crystal_link_who {
@@ -47,6 +48,13 @@ struct crystal_link_who {
 struct crystal_link_rings {
     uint64_t comm_id;
     uint32_t graph_channels, ring_count, nranks, alone;
+};
+
+/* A communicator that was made of another, from its owner: the bytes of its name and its
+ * members, logical ranks by crank (u32), follow. */
+struct crystal_link_child {
+    uint64_t comm_id;
+    uint32_t name_bytes, member_count;
 };
 
 struct crystal_links;

@@ -54,6 +54,8 @@ static void handshake(struct proxy_conn *conn)
         comm = proxy_comm_find_root(conn->proxy, magic, &conn->root);
     else
         comm = proxy_comm_find(conn->proxy, magic);
+    if (!comm && proxy_split_may_come(conn))
+        return; /* again when another child is known */
     if (!comm || proxy_get_i32(bytes, 8) != PROXY_SOCKET_BOOTSTRAP) {
         proxy_conn_drop(conn);
         return;

@@ -89,6 +89,10 @@ void crystal_proxy_adopt(struct crystal_proxy *proxy, int fd, uint32_t where);
 /* CRYSTAL_LINK_RINGS: what the owner of a communicator has learned of it, for this
  * node's board. -EBADMSG where it is nonsense. */
 int crystal_proxy_rings(struct crystal_board *board, const void *body, uint32_t bytes);
+/* CRYSTAL_LINK_CHILD of node `owner`: a communicator that was made of another there.
+ * Sets err where the job has to end; -EBADMSG without where it is nonsense. */
+int crystal_proxy_child(struct crystal_proxy *proxy, uint32_t owner, const void *body,
+                        uint32_t bytes, struct crystal_error *err);
 /* The node whose proxy answers for these members' communicator; UINT32_MAX where none
  * has to: all are real, or all virtual. */
 uint32_t crystal_proxy_owner(const struct crystal_proxy *proxy, uint32_t nranks,

@@ -309,6 +309,9 @@ void proxy_comm_clone(struct proxy_comm *comm, const struct proxy_gather *gather
 
 /* --- proxy_split.c --- */
 
+/* Whether conn, whose magic nobody knows, may be for a child of which another node will
+ * tell: that and the real rank's connection come by different ways. */
+bool proxy_split_may_come(const struct proxy_conn *conn);
 /* The all-gather of colours and keys begins. False where memory is short. */
 bool proxy_split_begin(struct proxy_comm *comm, struct proxy_gather *gather);
 /* A real rank's slice has come; behind the last one the children are there. */

@@ -13,6 +13,7 @@
 
 #include "replay/node_links.h"
 #include "replay/proxy_internal.h"
+#include "runtime/message.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -57,6 +58,45 @@ static void meet_reals(const struct proxy_comm *child)
     }
 }
 
+/* The other nodes need it on their boards, and to hand on what comes for it. */
+static int tell_nodes(const struct proxy_comm *child, struct crystal_error *err)
+{
+    const struct crystal_link_child head = {.comm_id = child->comm_id,
+                                            .name_bytes = (uint32_t)strlen(child->name),
+                                            .member_count = child->nranks};
+    const size_t members_bytes = sizeof *child->members * child->nranks;
+    const size_t bytes = sizeof head + head.name_bytes + members_bytes;
+    uint8_t *body;
+
+    if (crystal_links_count(child->proxy->links) < 2)
+        return 0;
+    body = malloc(bytes);
+    if (!body)
+        return crystal_error_set(err, ENOMEM, "out of memory");
+    memcpy(body, &head, sizeof head);
+    memcpy(body + sizeof head, child->name, head.name_bytes);
+    memcpy(body + sizeof head + head.name_bytes, child->members, members_bytes);
+    crystal_links_tell(child->proxy->links, CRYSTAL_LINK_CHILD, body, (uint32_t)bytes);
+    free(body);
+    return 0;
+}
+
+/* A child with this number, for which node `owner` answers. NULL with err set. */
+static struct proxy_comm *add_child(struct crystal_proxy *proxy, const char *name,
+                                    uint64_t comm_id, uint32_t owner, uint32_t count,
+                                    const uint32_t *lranks, struct crystal_error *err)
+{
+    struct proxy_comm *child = proxy_comm_create(proxy, name, 1, count, lranks, err);
+
+    if (!child)
+        return NULL;
+    child->owner = owner;
+    if (!proxy_comm_child(child, comm_id, err))
+        return child;
+    proxy_comm_remove(child);
+    return NULL;
+}
+
 /* The child of these cranks of the parent, unless all of them are real. */
 static int make_child(struct proxy_comm *parent, const char *name, uint64_t comm_id,
                       uint32_t count, const uint32_t *cranks, struct crystal_error *err)
@@ -69,21 +109,15 @@ static int make_child(struct proxy_comm *parent, const char *name, uint64_t comm
         parent->proxy->counters.real_only_count++;
         return 0;
     }
-    if (crystal_links_count(parent->proxy->links) > 1)
-        return crystal_error_set(
-            err, ENOTSUP,
-            "communicator '%s' is made of another one, which is not there yet with "
-            "several sandbox nodes; make it with an id of its own",
-            name);
     lranks = malloc(sizeof *lranks * count);
     copy = malloc(sizeof *copy * count);
     for (uint32_t i = 0; lranks && copy && i < count; i++) {
         lranks[i] = parent->members[cranks[i]];
         copy[i] = cranks[i];
     }
-    child = lranks && copy
-                ? proxy_comm_create(parent->proxy, name, 1, count, lranks, err)
-                : NULL;
+    child = lranks && copy ? add_child(parent->proxy, name, comm_id, parent->owner,
+                                       count, lranks, err)
+                           : NULL;
     free(lranks);
     if (!child) {
         free(copy);
@@ -91,14 +125,64 @@ static int make_child(struct proxy_comm *parent, const char *name, uint64_t comm
     }
     child->parent = parent;
     child->parent_cranks = copy;
-    child->owner = parent->owner;
-    child->layout = parent->layout;
-    if (proxy_comm_child(child, comm_id, err)) {
-        proxy_comm_remove(child);
+    if (tell_nodes(child, err))
         return -err->code;
-    }
     meet_reals(child);
     return 0;
+}
+
+bool proxy_split_may_come(const struct proxy_conn *conn)
+{
+    return crystal_links_count(conn->proxy->links) > 1 &&
+           (conn->port == PROXY_PORT_RING || conn->port == PROXY_PORT_PEER);
+}
+
+/* Connections that came before their communicator was known. */
+static void retry_strangers(struct crystal_proxy *proxy)
+{
+    struct proxy_conn *conn = proxy->first;
+
+    while (conn) {
+        struct proxy_conn *next = conn->next;
+
+        if (conn->kind == PROXY_CONN_NEW)
+            proxy_conn_handle(conn);
+        conn = next;
+    }
+}
+
+int crystal_proxy_child(struct crystal_proxy *proxy, uint32_t owner, const void *body,
+                        uint32_t bytes, struct crystal_error *err)
+{
+    struct crystal_message_cursor cursor = {body, bytes};
+    struct crystal_link_child head;
+    char name[CRYSTAL_BOARD_NAME];
+    const void *name_at, *members_at;
+    struct proxy_comm *child;
+    uint32_t *members;
+
+    if (crystal_message_take(&cursor, &head, sizeof head) < 0 ||
+        head.name_bytes >= sizeof name)
+        return -EBADMSG;
+    name_at = crystal_message_view(&cursor, head.name_bytes);
+    members_at =
+        crystal_message_view(&cursor, (uint64_t)head.member_count * sizeof *members);
+    if (!name_at || !members_at || cursor.left_bytes || !head.member_count)
+        return -EBADMSG;
+    members = malloc(sizeof *members * head.member_count);
+    if (!members)
+        return crystal_error_set(err, ENOMEM, "out of memory");
+    memcpy(members, members_at, sizeof *members * head.member_count);
+    memcpy(name, name_at, head.name_bytes);
+    name[head.name_bytes] = '\0';
+    (void)pthread_mutex_lock(&proxy->lock);
+    child =
+        add_child(proxy, name, head.comm_id, owner, head.member_count, members, err);
+    if (child)
+        retry_strangers(proxy);
+    (void)pthread_mutex_unlock(&proxy->lock);
+    free(members);
+    return child ? 0 : -err->code;
 }
 
 /* --- ncclCommSplit --- */

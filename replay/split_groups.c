@@ -14,7 +14,7 @@
 enum state { STATE_SILENT = 0, STATE_TOLD, STATE_SAID };
 
 /* How the keys of a group follow from its order. */
-enum keys { KEYS_PLACE = 0, KEYS_CRANK, KEYS_LRANK, KEYS_SAME, KEYS_RULES };
+enum keys { KEYS_PLACE = 0, KEYS_CRANK, KEYS_LRANK, KEYS_SAME, KEYS_STEP, KEYS_RULES };
 
 struct colour {
     int32_t color;
@@ -187,6 +187,21 @@ static struct split_candidate *choose(struct split_groups *groups,
 
 /* --- keys --- */
 
+/* One more than the key in front of it, or less than that behind, as far as it is from
+ * the nearest that was told. */
+static int64_t key_by_step(const struct split_groups *groups,
+                           const struct split_candidate *group, uint32_t place)
+{
+    uint32_t at = place + 1;
+
+    while (at-- > 0)
+        if (groups->state[group->cranks[at]] == STATE_TOLD)
+            return (int64_t)groups->key[group->cranks[at]] + (place - at);
+    for (at = place; groups->state[group->cranks[at]] != STATE_TOLD; at++)
+        ; /* somebody has told */
+    return (int64_t)groups->key[group->cranks[at]] - (at - place);
+}
+
 static int64_t key_of(const struct split_groups *groups, const struct colour *colour,
                       uint32_t place)
 {
@@ -199,6 +214,8 @@ static int64_t key_of(const struct split_groups *groups, const struct colour *co
         return crank;
     case KEYS_LRANK:
         return groups->parent.members[crank];
+    case KEYS_STEP:
+        return key_by_step(groups, colour->group, place);
     default:
         return groups->key[colour->teller];
     }

@@ -133,16 +133,19 @@ static void check_child(ncclComm_t child, int size, int crank, const char *what)
     check(count == size && own == crank && works(child, size, crank), what);
 }
 
+/* A call that does not block returns 0 while it is in progress, too. */
 static ncclComm_t split(ncclComm_t parent, int color, int key, ncclConfig_t *config,
                         const char *what)
 {
     ncclComm_t child = NULL;
+    int result;
 
     begin(what);
-    stock_must(
-        parent,
-        settle(parent, (int)stock_nccl.CommSplit(parent, color, key, &child, config)),
-        what);
+    result = (int)stock_nccl.CommSplit(parent, color, key, &child, config);
+    stock_must(parent,
+               result && result != ncclInProgress ? result
+                                                  : settle(parent, ncclInProgress),
+               what);
     if (child)
         stock_must(child, settle(child, ncclInProgress), what);
     return child;

@@ -41,6 +41,14 @@ static void find(void *handle, const char *name, void *function)
     memcpy(function, &found, sizeof found);
 }
 
+/* NULL where the library is too old for it. */
+static void find_any(void *handle, const char *name, void *function)
+{
+    void *found = dlsym(handle, name);
+
+    memcpy(function, &found, sizeof found);
+}
+
 static atomic_ulong churned;
 
 static void *churn_main(void *unused)
@@ -94,7 +102,7 @@ void stock_open(void)
     find(c, "cudaStreamSynchronize", &stock_cuda.stream_synchronize);
     find(c, "cudaMemGetInfo", &stock_cuda.memory);
     find(c, "cudaDeviceSynchronize", &stock_cuda.synchronize);
-#define NCCL_API(type, name, proto, args) find(l, "nccl" #name, &stock_nccl.name);
+#define NCCL_API(type, name, proto, args) find_any(l, "nccl" #name, &stock_nccl.name);
 #include "runtime/nccl_api.def"
 #undef NCCL_API
     churn_start();

@@ -24,6 +24,7 @@ struct stock_cuda {
     int (*memory)(size_t *ret_free, size_t *ret_all); /* of the device, bytes */
 };
 
+/* those that the library has, else NULL */
 struct stock_nccl {
 #define NCCL_API(type, name, proto, args) type(*name) proto;
 #include "runtime/nccl_api.def"

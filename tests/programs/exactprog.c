@@ -1,13 +1,14 @@
 /* Every kind of operation with integers, each result compared with its closed form by
  * every rank that gets one.
  *
- * usage: exactprog [--iterations I] [--elements E] [--per-node P]
+ * usage: exactprog [--iterations I] [--elements E] [--per-node P] [--split]
  *                  [--fail-rank R --fail kill|exit|hang|other]
  *
  * Ranks, library and ids as in nccl_program.h. Groups: the world, the ranks of each
- * target node (P in a row), and the rows across nodes (every P-th rank). Sizes are E
- * elements and a few that do not divide. Prints "rank R exact C" with the number of
- * results that were compared, or says which one is wrong and ends with 1.
+ * target node (P in a row), and the rows across nodes (every P-th rank); with --split
+ * made of the world by ncclCommSplit. Sizes are E elements and a few that do not
+ * divide. Prints "rank R exact C" with the number of results that were compared, or
+ * says which one is wrong and ends with 1.
  * --fail: in iteration 1 rank R dies of SIGKILL, exits with code 7, sleeps for ever, or
  * calls another operation than the others. EXACT_FAIL="R how" in the environment says
  * the same, for a job that has been captured with other arguments.
@@ -25,7 +26,7 @@
 #include <unistd.h>
 
 static struct options {
-    int iterations, elements, per_node, fail_rank;
+    int iterations, elements, per_node, fail_rank, is_split;
     const char *fail;
 } options = {
     .iterations = 3, .elements = 1000, .per_node = 4, .fail_rank = -1, .fail = ""};
@@ -187,11 +188,24 @@ static void fail_here(void)
         broadcast(&world, 0, 3);
 }
 
+/* A group that is made of the world. */
+static void split(int color, int key, int size, struct group *ret)
+{
+    ret->size = size;
+    OK(CommSplit(world.comm, color, key, &ret->comm, NULL));
+    OK(CommUserRank(ret->comm, &ret->crank));
+}
+
 static void make_groups(void)
 {
     int per_node = options.per_node, nodes = world_size / per_node;
 
     make_group(0, 1, world_size, &world);
+    if (options.is_split) {
+        split(rank / per_node, rank, per_node, &node);
+        split(rank % per_node, rank, nodes, &row);
+        return;
+    }
     for (int i = 0; i < nodes; i++)
         make_group(i * per_node, 1, per_node, &node);
     for (int i = 0; i < per_node; i++)
@@ -209,10 +223,13 @@ static void read_environment(void)
 
 static void parse(int argc, char **argv)
 {
-    static const struct option list[] = {
-        {"iterations", 1, NULL, 'i'}, {"elements", 1, NULL, 'e'},
-        {"per-node", 1, NULL, 'p'},   {"fail-rank", 1, NULL, 'r'},
-        {"fail", 1, NULL, 'f'},       {NULL, 0, NULL, 0}};
+    static const struct option list[] = {{"iterations", 1, NULL, 'i'},
+                                         {"elements", 1, NULL, 'e'},
+                                         {"per-node", 1, NULL, 'p'},
+                                         {"fail-rank", 1, NULL, 'r'},
+                                         {"fail", 1, NULL, 'f'},
+                                         {"split", 0, NULL, 's'},
+                                         {NULL, 0, NULL, 0}};
     int c;
 
     while ((c = getopt_long(argc, argv, "", list, NULL)) >= 0) {
@@ -226,6 +243,8 @@ static void parse(int argc, char **argv)
             options.per_node = number;
         else if (c == 'r')
             options.fail_rank = number;
+        else if (c == 's')
+            options.is_split = 1;
         else if (c == 'f')
             options.fail = optarg;
         else

@@ -180,7 +180,24 @@ static void told_group(void)
     CHECK_EQ(split_groups_tell(g, 6, split_color_python(3, odd), 1), 0);
     CHECK_EQ(split_groups_each(g, keep, NULL, &now.err), -EPROTO);
     split_groups_destroy(g);
-    /* keys that turn the order round */
+    /* the same key for all, keys without a rule, and keys that turn the order round */
+    g = split_groups_create(&now.parent, 0);
+    CHECK_EQ(split_groups_tell(g, 6, split_color_python(3, odd), -6), 0);
+    CHECK_EQ(split_groups_ask(g, 1, &color, &key, &now.err), 0);
+    CHECK_EQ(key, -6);
+    CHECK_EQ(split_groups_ask(g, 11, &color, &key, &now.err), 0);
+    CHECK_EQ(key, -6);
+    CHECK_EQ(split_groups_each(g, keep, NULL, &now.err), 0);
+    check_child(3, odd);
+    split_groups_destroy(g);
+    g = split_groups_create(&now.parent, 0);
+    CHECK_EQ(split_groups_tell(g, 6, split_color_python(3, odd), -6), 0);
+    CHECK_EQ(split_groups_tell(g, 11, split_color_python(3, odd), 20), 0);
+    CHECK_EQ(split_groups_ask(g, 1, &color, &key, &now.err), 0);
+    CHECK_EQ(key, -7); /* in front of rank 6 by one step */
+    CHECK_EQ(split_groups_each(g, keep, NULL, &now.err), 0);
+    check_child(3, odd);
+    split_groups_destroy(g);
     g = split_groups_create(&now.parent, 0);
     CHECK_EQ(split_groups_tell(g, 6, split_color_python(3, odd), -6), 0);
     CHECK_EQ(split_groups_tell(g, 1, split_color_python(3, odd), -1), 0);

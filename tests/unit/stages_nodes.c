@@ -90,14 +90,14 @@ static void three_agents_of_which_two_are_neighbours(void)
     nothing_is_left();
 }
 
-/* Its root, and rank 0 with it, run on neither node. */
+/* Its root, and rank 0 with it, run on neither node; groups are made of the world. */
 static void nodes_in_the_middle(void)
 {
     static const unsigned ranks[8] = {4, 5, 6, 7, 8, 9, 10, 11};
 
     prepare("4-11", "");
-    run_stages("");
-    CHECK_EQ(emulate_on(2, "", ""), 0);
+    run_stages("--split");
+    CHECK_EQ(emulate_on(2, "--split", ""), 0);
     CHECK_HAS(output, "agent 0 code 0\nagent 1 code 0\n");
     every_rank_is_exact(ranks, 8);
     nothing_is_left();
