@@ -234,8 +234,7 @@ void predict_what_print(FILE *out, const struct crystal_predict *p,
         fprintf(out, "  what if: all computation takes %.6g times as long\n",
                 w->compute_ppm / 1e6);
     if (w->shared_nics)
-        fputs("  what if: messages of all communicators share their sender's NIC\n",
-              out);
+        fputs("  what if: messages and collectives of a rank share its NIC\n", out);
     if (w->one_queue)
         fputs("  what if: all streams of a rank share one hardware queue\n", out);
     if (w->algos & CRYSTAL_TRANSFER_TREE)

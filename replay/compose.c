@@ -276,7 +276,7 @@ static int run(struct compose *c, enum which which, struct crystal_error *err)
                                              .programs = c->programs,
                                              .gap_ns = (const uint64_t *const *)c->gaps,
                                              .wire = wire,
-                                             .shared_nics = 1, /* as the plugin */
+                                             .nics = CRYSTAL_NICS_OF_ALL,
                                              .iterations = ITERATIONS,
                                              .context = c,
                                              .on_iteration = on_iteration,

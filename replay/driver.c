@@ -157,7 +157,7 @@ static int make_timeline(struct crystal_driver *d, struct crystal_error *err)
     struct crystal_timeline_config config = {.graph = d->graph,
                                              .programs = d->programs,
                                              .wire = crystal_profile_wire(d->profile),
-                                             .shared_nics = 1, /* as the plugin */
+                                             .nics = CRYSTAL_NICS_OF_MESSAGES,
                                              .context = d,
                                              .on_coll = dr_board_on_coll,
                                              .on_p2p = dr_board_on_p2p};

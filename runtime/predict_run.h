@@ -23,7 +23,7 @@ struct crystal_what_if {
     struct crystal_network_link links[CRYSTAL_WHAT_IF_MAX];
     uint32_t dead[CRYSTAL_WHAT_IF_MAX]; /* lranks that never do anything */
     uint32_t slow_count, link_count, dead_count;
-    int shared_nics;         /* all messages of a rank share its NIC */
+    int shared_nics;         /* all that a rank sends shares its NIC */
     int one_queue;           /* all streams of a rank share one hardware queue */
     uint32_t algos;          /* enum crystal_transfer_algo, 0: rings */
     uint32_t ranks_per_node; /* where the graph does not tell it, 0: unknown; links need

@@ -137,7 +137,7 @@ int crystal_timeline_feed_p2p(struct crystal_timeline *t, uint32_t comm, uint32_
         m = tl_message_get(t, pair, seq);
     if (m && outside_sends && !m->has_send) {
         m->send_ns = time_ns;
-        tl_message_sent(t, pair, seq, time_ns);
+        tl_message_sent(t, pair, seq, time_ns, 0);
     } else if (m && !outside_sends && !m->has_recv) {
         tl_message_posted(t, pair, seq, time_ns);
     }

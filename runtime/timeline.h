@@ -12,11 +12,13 @@
  * ready at once comes in NCCL's rounds: first to the next rank, then to the one behind
  * it. Messages between two ranks on one node go another way, and share that. A message
  * leaves when its sender's NIC has time for it, its receiver has posted it and the one
- * before it, of the same two ranks, has left: the plugin's rules. KERNEL holds its
- * stream for its duration; WAIT and SYNC hold the host until the work behind the event
- * or on the stream is done; SWAIT holds a stream. When all members have arrived at a
- * collective, transfer.h gives its ends. An operation from before the iterations counts
- * as ended at the start.
+ * before it, of the same two ranks, has left: the plugin's rules. Where collectives
+ * share NICs, too, each asks for the share of its time alone in which it uses them;
+ * where the shares at the NIC of one of its members are more than the whole, it goes on
+ * slower by as much (timeline_flow.c). KERNEL holds its stream for its duration; WAIT
+ * and SYNC hold the host until the work behind the event or on the stream is done;
+ * SWAIT holds a stream. When all members have arrived at a collective, transfer.h gives
+ * its ends. An operation from before the iterations counts as ended at the start.
  *
  * No rank is merged with another. Ranks of one representative share its list; what is
  * a rank's own is a clock and a queue for each of its streams (architecture.md,
@@ -45,6 +47,14 @@
 
 struct crystal_timeline;
 
+/* What shares a rank's NIC. */
+enum crystal_timeline_nics {
+    CRYSTAL_NICS_OF_GROUPS,   /* the messages of one group, each group by itself */
+    CRYSTAL_NICS_OF_MESSAGES, /* all messages, whatever their communicators */
+    CRYSTAL_NICS_OF_ALL /* collectives, too. Not where arrivals are fed: what comes
+                           late would change what has been told */
+};
+
 struct crystal_timeline_config {
     const struct crystal_graph *graph;       /* borrowed until destroy */
     struct crystal_program *const *programs; /* by representative; borrowed */
@@ -63,8 +73,7 @@ struct crystal_timeline_config {
     const uint8_t *is_outside; /* by lrank: its arrivals are fed; NULL: none is */
     int one_queue; /* all streams of a rank share one hardware queue: work begins in the
                       order in which the host issues it */
-    int shared_nics;     /* all messages of a rank share its NIC, whatever their
-                            communicators; else those of one group */
+    enum crystal_timeline_nics nics;
     int is_untimed;      /* only who waits for whom: transfers take no time */
     uint64_t iterations; /* to run; 0: for ever */
     uint64_t

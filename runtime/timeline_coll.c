@@ -50,6 +50,7 @@ struct tl_coll *tl_coll_get(struct crystal_timeline *t, struct tl_comm *comm,
     coll->seq = seq;
     coll->arrived = coll->inside_arrived = 0;
     coll->is_described = coll->is_ended = coll->is_told = false;
+    coll->flow = NULL;
     coll->next = *place;
     *place = coll;
     /* for some members this one was before the iterations: they have arrived */
@@ -59,9 +60,11 @@ struct tl_coll *tl_coll_get(struct crystal_timeline *t, struct tl_comm *comm,
     return coll;
 }
 
-static const struct crystal_transfer_plan *plan_of(struct crystal_timeline *t,
-                                                   uint32_t wire, uint32_t call)
+const struct crystal_transfer_plan *tl_coll_plan(struct crystal_timeline *t,
+                                                 const struct tl_comm *comm,
+                                                 const struct tl_coll *coll)
 {
+    const uint32_t wire = comm->wire, call = coll->call;
     struct crystal_transfer_plan *plan = &t->plans[wire][call];
 
     if (!plan->nranks) {
@@ -80,35 +83,6 @@ static const struct crystal_transfer_plan *plan_of(struct crystal_timeline *t,
     return plan;
 }
 
-/* Takes the seats, and leaves the collective as a new one. */
-static void coll_end(struct crystal_timeline *t, struct tl_comm *comm,
-                     struct tl_coll *coll)
-{
-    coll->is_ended = true;
-    if (t->config.is_untimed)
-        memset(t->ends, 0, comm->nranks * sizeof *t->ends);
-    if (coll->is_described && !t->config.is_untimed)
-        crystal_transfer_plan_ends(plan_of(t, comm->wire, coll->call), coll->arrive,
-                                   t->ends, t->scratch);
-    /* ranks are put on the stack from behind, so that the first one runs first */
-    for (uint32_t k = comm->nranks; k-- > 0;) {
-        struct tl_seat seat = coll->seats[k];
-        uint64_t arrive_ns = coll->arrive[k];
-        struct tl_rank *r;
-
-        coll->arrive[k] = UINT64_MAX;
-        if (seat.lane == TL_NONE)
-            continue;
-        coll->seats[k].lane = TL_NONE;
-        r = &t->ranks[comm->members[k]];
-        t->event_count++;
-        if (t->config.on_end)
-            t->config.on_end(t->config.context, r->lrank, r->lanes[seat.lane].iteration,
-                             r->list->code[seat.code].instr, arrive_ns, t->ends[k]);
-        tl_lane_end(t, r, &r->lanes[seat.lane], t->ends[k]);
-    }
-}
-
 /* Puts away those at the front that are over. */
 static void trim(struct tl_comm *comm)
 {
@@ -120,6 +94,44 @@ static void trim(struct tl_comm *comm)
         comm->spare = coll;
         comm->first++;
     }
+}
+
+/* Takes the seats, and leaves the collective as a new one. */
+void tl_coll_end(struct crystal_timeline *t, struct tl_comm *comm, struct tl_coll *coll,
+                 const uint64_t *ends, uint64_t held_ns)
+{
+    coll->is_ended = true;
+    /* ranks are put on the stack from behind, so that the first one runs first */
+    for (uint32_t k = comm->nranks; k-- > 0;) {
+        struct tl_seat seat = coll->seats[k];
+        uint64_t arrive_ns = coll->arrive[k], end_ns = ends[k] + held_ns;
+        struct tl_rank *r;
+
+        coll->arrive[k] = UINT64_MAX;
+        if (seat.lane == TL_NONE)
+            continue;
+        coll->seats[k].lane = TL_NONE;
+        r = &t->ranks[comm->members[k]];
+        t->event_count++;
+        if (t->config.on_end)
+            t->config.on_end(t->config.context, r->lrank, r->lanes[seat.lane].iteration,
+                             r->list->code[seat.code].instr, arrive_ns, end_ns);
+        tl_lane_end(t, r, &r->lanes[seat.lane], end_ns);
+    }
+    trim(comm);
+}
+
+/* All have arrived. */
+static void coll_move(struct crystal_timeline *t, struct tl_comm *comm,
+                      struct tl_coll *coll)
+{
+    if (t->config.is_untimed)
+        memset(t->ends, 0, comm->nranks * sizeof *t->ends);
+    if (coll->is_described && !t->config.is_untimed)
+        crystal_transfer_plan_ends(tl_coll_plan(t, comm, coll), coll->arrive, t->ends,
+                                   t->scratch);
+    if (t->config.nics != CRYSTAL_NICS_OF_ALL || !tl_flow_begins(t, comm, coll))
+        tl_coll_end(t, comm, coll, t->ends, 0);
 }
 
 static void tell(struct crystal_timeline *t, struct tl_comm *comm, struct tl_coll *coll)
@@ -144,6 +156,5 @@ void tl_coll_arrive(struct crystal_timeline *t, struct tl_comm *comm,
     }
     if (coll->arrived < comm->nranks)
         return;
-    coll_end(t, comm, coll);
-    trim(comm);
+    coll_move(t, comm, coll);
 }

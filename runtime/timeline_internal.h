@@ -141,6 +141,19 @@ struct tl_inlet {
 /* The two ways of a message, and what a rank has for each. */
 enum tl_way { TL_BETWEEN_NODES, TL_ON_NODE, TL_WAYS };
 
+/* One collective that uses a NIC. */
+struct tl_use {
+    struct tl_flow *flow;
+    struct tl_use *next;
+};
+
+struct tl_nic {
+    uint64_t free_ns;    /* of messages */
+    uint64_t load;       /* what collectives ask for, of TL_WHOLE */
+    bool is_busy;        /* with messages, and a turn will tell that it is not */
+    struct tl_use *uses; /* those collectives */
+};
+
 struct tl_rank {
     const struct tl_list *list;
     struct tl_lane *lanes;
@@ -152,7 +165,7 @@ struct tl_rank {
     uint64_t seed;
     uint32_t lrank, scale_ppm;
     /* by way, where all messages of the rank share its NIC */
-    uint64_t nic_free_ns[TL_WAYS];
+    struct tl_nic nics[TL_WAYS];
     struct tl_inlet *inlets[TL_WAYS]; /* owned; NULL: nothing has come yet */
     uint32_t held_count;              /* lanes */
     uint32_t code;                    /* where the host is */
@@ -180,23 +193,44 @@ struct tl_coll {
     uint32_t arrived, inside_arrived;
     uint32_t call;
     bool is_described, is_ended, is_told;
+    struct tl_flow *flow; /* NULL: its ends do not depend on what else uses NICs */
     struct tl_coll *next;
     struct tl_seat *seats; /* by crank */
     uint64_t arrive[];     /* by crank, UINT64_MAX: not yet; then the seats */
 };
 
+/* A collective that goes on as fast as the NICs of its members have time. */
+struct tl_flow {
+    struct tl_comm *comm;
+    struct tl_coll *coll;
+    uint64_t last_ns;           /* the last arrival: from then on it uses NICs */
+    uint64_t alone_ns;          /* how long it takes from there, alone */
+    uint64_t left_ns, since_ns; /* of that, at that time */
+    uint32_t asks;              /* for so much of each NIC, of TL_WHOLE */
+    uint64_t load;              /* what all ask for at the fullest one, at least the
+                                   whole */
+    uint64_t turn;              /* number of the turn at which it ends */
+    struct tl_flow *spare;
+    struct tl_use *uses; /* by crank */
+    uint64_t ends[];     /* by crank, alone; then the uses */
+};
+#define TL_WHOLE (1U << 20)
+
 struct tl_comm {
     uint32_t index, nranks, inside_count, wire;
+    enum tl_way way;
     const uint32_t *members;
     uint64_t *before; /* by crank: collectives before its iterations; NULL where all
                          have `first` */
     uint64_t first;   /* behind those that are over */
     struct tl_coll *colls, *spare;
+    struct tl_flow *flows; /* to be used again */
 };
 
 /* One message under way: a place in its pair's ring. */
 struct tl_message {
     uint64_t send_ns, recv_ns, bytes;
+    uint64_t held_ns; /* its sender's NIC takes longer for it, because of collectives */
     uint64_t leave_ns;               /* the sender's NIC has time for it from then on */
     struct tl_inlet *inlet;          /* that it shares with others; NULL: none */
     uint32_t send_instr, recv_instr; /* NONE: outside, from before, or ended */
@@ -221,14 +255,27 @@ struct tl_pair {
     struct tl_pair *next; /* in its bucket */
 };
 
-/* A message that waits for its turn: at its sender's NIC from when it is sent, or at
- * its receiver's from when both sides are ready. */
+/* What waits for its turn. Of equal times the first kind comes first. */
+enum tl_turn_kind {
+    TL_TURN_IDLE,     /* a NIC may have no more messages */
+    TL_TURN_END,      /* of a flow */
+    TL_TURN_SENDER,   /* a message, at its sender's NIC, from when it is sent */
+    TL_TURN_BEGIN,    /* of a flow */
+    TL_TURN_RECEIVER, /* a message, at its receiver's, when both sides are ready */
+};
+
 struct tl_turn {
     uint64_t time_ns;
-    uint64_t order; /* of equal times, see tl_message */
-    uint64_t seq;
-    struct tl_pair *pair;
-    bool is_receiver;
+    uint64_t order; /* of equal times: of messages see tl_message, of flows the
+                       communicator, of idle NICs lrank and way */
+    uint64_t seq;   /* of a flow's end: the flow's turn */
+    union {
+        struct tl_pair *pair;
+        struct tl_flow *flow;
+        struct tl_rank *rank;
+    };
+    enum tl_turn_kind kind;
+    enum tl_way way; /* of an idle NIC */
 };
 
 /* A send of a batch that is about to begin. */
@@ -340,6 +387,14 @@ struct tl_coll *tl_coll_get(struct crystal_timeline *t, struct tl_comm *comm,
 void tl_coll_arrive(struct crystal_timeline *t, struct tl_comm *comm,
                     struct tl_coll *coll, uint32_t crank, uint64_t time_ns);
 struct tl_coll *tl_coll_new(uint32_t nranks);
+/* How its call is made on its communicator's wire. */
+const struct crystal_transfer_plan *tl_coll_plan(struct crystal_timeline *t,
+                                                 const struct tl_comm *comm,
+                                                 const struct tl_coll *coll);
+/* Tells its members their ends, which are in `ends` and alone were not later than
+ * held_ns before, and puts it away. */
+void tl_coll_end(struct crystal_timeline *t, struct tl_comm *comm, struct tl_coll *coll,
+                 const uint64_t *ends, uint64_t held_ns);
 
 /* timeline_p2p.c */
 struct tl_pair *tl_pair_get(struct crystal_timeline *t, uint32_t comm, uint32_t from,
@@ -352,12 +407,28 @@ void tl_batch_begin(struct crystal_timeline *t, struct tl_rank *r, struct tl_lan
                     const struct tl_code *code, uint64_t time_ns);
 /* The message of this place has its NIC's time from leave_ns on. */
 void tl_message_sent(struct crystal_timeline *t, struct tl_pair *pair, uint64_t seq,
-                     uint64_t leave_ns);
+                     uint64_t leave_ns, uint64_t held_ns);
 /* Its receiver has posted it. */
 void tl_message_posted(struct crystal_timeline *t, struct tl_pair *pair, uint64_t seq,
                        uint64_t time_ns);
 /* Both sides are there, and it is its turn: it goes on the wire. */
 void tl_message_leave(struct crystal_timeline *t, struct tl_pair *pair, uint64_t seq);
+
+/* timeline_flow.c: collectives that share NICs */
+/* All members of the collective have arrived, its ends alone are in t->ends: true where
+ * they have to wait for its turns. */
+bool tl_flow_begins(struct crystal_timeline *t, struct tl_comm *comm,
+                    struct tl_coll *coll);
+/* Turns. */
+void tl_flow_begin(struct crystal_timeline *t, struct tl_flow *flow);
+void tl_flow_end(struct crystal_timeline *t, const struct tl_turn *turn);
+/* A message of `occupy_ns` is given to the NIC at now_ns. Returns when that has time
+ * for it; *ret_held_ns: by how much longer it takes. */
+uint64_t tl_nic_take(struct crystal_timeline *t, struct tl_rank *r, enum tl_way way,
+                     uint64_t now_ns, uint64_t occupy_ns, uint64_t *ret_held_ns);
+void tl_nic_idle(struct crystal_timeline *t, const struct tl_turn *turn);
+/* Time at a NIC of what has it alone, beside the collectives that use it now. */
+uint64_t tl_flow_slowed(const struct tl_nic *nic, uint64_t ns);
 
 /* timeline_turns.c */
 void tl_turn_wait(struct crystal_timeline *t, struct tl_turn turn);

@@ -65,6 +65,16 @@ uint32_t tl_wire(struct crystal_timeline *t, const uint32_t *members, uint32_t n
 
 /* --- communicators --- */
 
+static enum tl_way way_of(const struct crystal_timeline *t, const uint32_t *members,
+                          uint32_t nranks)
+{
+    for (uint32_t i = 0; i < nranks; i++)
+        if (!t->ranks_per_node ||
+            members[i] / t->ranks_per_node != members[0] / t->ranks_per_node)
+            return TL_BETWEEN_NODES;
+    return TL_ON_NODE;
+}
+
 static int comms_init(struct crystal_timeline *t)
 {
     uint32_t greatest = 1;
@@ -81,6 +91,7 @@ static int comms_init(struct crystal_timeline *t)
         t->comms[i].nranks = c.nranks;
         t->comms[i].members = c.members;
         t->comms[i].wire = tl_wire(t, c.members, c.nranks);
+        t->comms[i].way = way_of(t, c.members, c.nranks);
         t->comms[i].spare = tl_coll_new(c.nranks);
         if (!t->comms[i].spare)
             return -ENOMEM;
@@ -368,8 +379,13 @@ static void comm_fini(struct tl_comm *c)
     for (int i = 0; i < 2; i++)
         for (struct tl_coll *coll = i ? c->spare : c->colls, *next; coll; coll = next) {
             next = coll->next;
+            free(coll->flow);
             free(coll);
         }
+    for (struct tl_flow *flow = c->flows, *next; flow; flow = next) {
+        next = flow->spare;
+        free(flow);
+    }
     free(c->before);
 }
 

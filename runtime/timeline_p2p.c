@@ -127,7 +127,8 @@ void tl_message_leave(struct crystal_timeline *t, struct tl_pair *pair, uint64_t
 {
     struct tl_message *place = &pair->ring[seq & (pair->capacity - 1)], m = *place;
     const struct crystal_transfer_wire *wire = &t->wires[pair->wire];
-    uint64_t occupy_ns = crystal_transfer_occupy_ns(wire, m.bytes), leave_ns, end_ns;
+    uint64_t own_ns = crystal_transfer_occupy_ns(wire, m.bytes), leave_ns, end_ns;
+    uint64_t occupy_ns = own_ns + m.held_ns;
 
     memset(place, 0, sizeof *place);
     place->is_over = true;
@@ -140,18 +141,22 @@ void tl_message_leave(struct crystal_timeline *t, struct tl_pair *pair, uint64_t
             t->code = -ERANGE;
         leave_ns = later(leave_ns, pair->free_ns);
         pair->free_ns = leave_ns + occupy_ns;
-        end_ns = leave_ns + crystal_transfer_recv_ns(wire, m.bytes);
+        end_ns = leave_ns + occupy_ns + wire->latency_ns + wire->overhead_ns +
+                 wire->op_overhead_ns;
     }
     if (m.inlet) {
         uint64_t ready_ns = leave_ns + wire->latency_ns + wire->overhead_ns;
+        uint64_t in_ns =
+            tl_flow_slowed(&t->ranks[pair->to_lrank].nics[pair->way], own_ns);
 
-        end_ns = crystal_ingress_take(&m.inlet->ingress, ready_ns, occupy_ns) +
-                 wire->op_overhead_ns;
+        end_ns =
+            crystal_ingress_take(&m.inlet->ingress, ready_ns, later(occupy_ns, in_ns)) +
+            wire->op_overhead_ns;
         tl_inlet_put(t, m.inlet);
     }
     if (m.send_instr != TL_NONE)
         side_end(t, pair->from_lrank, m.send_lane, m.send_instr, m.send_ns,
-                 leave_ns + crystal_transfer_send_ns(wire, m.bytes));
+                 leave_ns + crystal_transfer_send_ns(wire, m.bytes) + m.held_ns);
     if (m.recv_instr != TL_NONE)
         side_end(t, pair->to_lrank, m.recv_lane, m.recv_instr, m.recv_ns, end_ns);
 }
@@ -180,16 +185,17 @@ static void side_begin(struct crystal_timeline *t, struct tl_pair *pair, uint64_
                                          .order = m->order,
                                          .seq = seq,
                                          .pair = pair,
-                                         .is_receiver = true});
+                                         .kind = TL_TURN_RECEIVER});
     else
         tl_message_leave(t, pair, seq);
 }
 
 void tl_message_sent(struct crystal_timeline *t, struct tl_pair *pair, uint64_t seq,
-                     uint64_t leave_ns)
+                     uint64_t leave_ns, uint64_t held_ns)
 {
     struct tl_message *m = &pair->ring[seq & (pair->capacity - 1)];
 
+    m->held_ns = held_ns;
     m->has_send = true;
     m->leave_ns = leave_ns;
     if (t->config.on_p2p)
@@ -269,7 +275,7 @@ static void send_begin(struct crystal_timeline *t, struct tl_rank *r,
                        uint64_t time_ns, uint64_t *free_ns)
 {
     const struct crystal_instr *in = &r->list->program->instrs[send->instr];
-    const bool is_shared = t->config.shared_nics != 0;
+    const bool is_shared = t->config.nics != CRYSTAL_NICS_OF_GROUPS;
     struct tl_pair *pair = r->pair[in->slot];
     uint64_t seq = r->pair_seq[in->slot]++, leave_ns = time_ns;
     struct tl_message *m = tl_message_get(t, pair, seq);
@@ -288,7 +294,11 @@ static void send_begin(struct crystal_timeline *t, struct tl_rank *r,
         side_end(t, r->lrank, m->send_lane, send->instr, time_ns, time_ns);
     }
     if (pair->from != pair->to && is_shared) {
-        tl_turn_wait(t, (struct tl_turn){time_ns, m->order, seq, pair, false});
+        tl_turn_wait(t, (struct tl_turn){.time_ns = time_ns,
+                                         .order = m->order,
+                                         .seq = seq,
+                                         .pair = pair,
+                                         .kind = TL_TURN_SENDER});
         return;
     }
     if (pair->from != pair->to) {
@@ -296,7 +306,7 @@ static void send_begin(struct crystal_timeline *t, struct tl_rank *r,
         free_ns[pair->way] +=
             crystal_transfer_occupy_ns(&t->wires[pair->wire], m->bytes);
     }
-    tl_message_sent(t, pair, seq, leave_ns);
+    tl_message_sent(t, pair, seq, leave_ns, 0);
 }
 
 static void recv_begin(struct crystal_timeline *t, struct tl_rank *r,
@@ -324,7 +334,7 @@ static void recv_begin(struct crystal_timeline *t, struct tl_rank *r,
         if (!*inlet)
             *inlet = tl_inlet_new(t, 0);
         m->inlet = *inlet;
-        if (m->inlet && !t->config.shared_nics)
+        if (m->inlet && t->config.nics == CRYSTAL_NICS_OF_GROUPS)
             m->inlet->refs++;
     }
     tl_message_posted(t, pair, seq, time_ns);
@@ -338,7 +348,7 @@ void tl_batch_begin(struct crystal_timeline *t, struct tl_rank *r, struct tl_lan
     uint64_t free_ns[TL_WAYS] = {time_ns, time_ns};
     struct tl_inlet *own[TL_WAYS] = {NULL, NULL}, **inlets = NULL;
 
-    if (t->config.shared_nics)
+    if (t->config.nics != CRYSTAL_NICS_OF_GROUPS)
         inlets = r->inlets;
     else if (batch->count - batch->send_count > 1)
         inlets = own;

@@ -19,10 +19,12 @@ static bool is_before(const struct tl_turn *a, const struct tl_turn *b)
 {
     if (a->time_ns != b->time_ns)
         return a->time_ns < b->time_ns;
-    if (a->is_receiver != b->is_receiver)
-        return !a->is_receiver; /* it may be ready at once, too */
+    if (a->kind != b->kind)
+        return a->kind < b->kind;
     if (a->order != b->order)
         return a->order < b->order;
+    if (a->kind != TL_TURN_SENDER && a->kind != TL_TURN_RECEIVER)
+        return a->seq < b->seq;
     if (a->pair->from_lrank != b->pair->from_lrank)
         return a->pair->from_lrank < b->pair->from_lrank;
     return a->pair->comm != b->pair->comm ? a->pair->comm < b->pair->comm
@@ -70,22 +72,39 @@ static struct tl_turn turn_pop(struct crystal_timeline *t)
     return first;
 }
 
+/* A message has its turn at its sender's NIC. */
+static void sent(struct crystal_timeline *t, const struct tl_turn *turn)
+{
+    struct tl_pair *pair = turn->pair;
+    uint64_t occupy_ns = crystal_transfer_occupy_ns(
+        &t->wires[pair->wire], pair->ring[turn->seq & (pair->capacity - 1)].bytes);
+    uint64_t held_ns, leave_ns = tl_nic_take(t, &t->ranks[pair->from_lrank], pair->way,
+                                             turn->time_ns, occupy_ns, &held_ns);
+
+    tl_message_sent(t, pair, turn->seq, leave_ns, held_ns);
+}
+
 void tl_turn_next(struct crystal_timeline *t)
 {
     struct tl_turn turn = turn_pop(t);
-    struct tl_pair *pair = turn.pair;
-    uint64_t *free_ns, start;
 
-    if (turn.is_receiver) {
-        tl_message_leave(t, pair, turn.seq);
-        return;
+    switch (turn.kind) {
+    case TL_TURN_IDLE:
+        tl_nic_idle(t, &turn);
+        break;
+    case TL_TURN_END:
+        tl_flow_end(t, &turn);
+        break;
+    case TL_TURN_SENDER:
+        sent(t, &turn);
+        break;
+    case TL_TURN_BEGIN:
+        tl_flow_begin(t, turn.flow);
+        break;
+    case TL_TURN_RECEIVER:
+        tl_message_leave(t, turn.pair, turn.seq);
+        break;
     }
-    free_ns = &t->ranks[pair->from_lrank].nic_free_ns[pair->way];
-    start = *free_ns > turn.time_ns ? *free_ns : turn.time_ns;
-    *free_ns = start + crystal_transfer_occupy_ns(
-                           &t->wires[pair->wire],
-                           pair->ring[turn.seq & (pair->capacity - 1)].bytes);
-    tl_message_sent(t, pair, turn.seq, start);
 }
 
 struct tl_inlet *tl_inlet_new(struct crystal_timeline *t, uint32_t refs)

@@ -383,6 +383,20 @@ double crystal_transfer_plan_most_ns(const struct crystal_transfer_plan *plan)
     return most + (double)plan->op_overhead_ns;
 }
 
+uint64_t crystal_transfer_plan_nic_ns(const struct crystal_transfer_plan *plan)
+{
+    if (plan->repeat.count)
+        return plan->repeat.count * plan->repeat.period_ns;
+    if (plan->nranks == 1 || (!is_star(plan->func) && !plan->loops))
+        return 0;
+    if (is_star(plan->func))
+        return (plan->nranks - 1) * plan->bytes_ns;
+    if (is_sliced(plan->func))
+        return (plan->loops - 1) * plan->each.steps * plan->each.chunk_ns +
+               plan->last.steps * plan->last.chunk_ns;
+    return (plan->loops - 1) * plan->each.chunk_ns + plan->last.chunk_ns;
+}
+
 void crystal_transfer_coll(const struct crystal_transfer_wire *wire,
                            const struct crystal_transfer_op *op, const uint64_t *arrive,
                            uint64_t *ends, uint64_t *scratch)

@@ -85,6 +85,9 @@ void crystal_transfer_plan_ends(const struct crystal_transfer_plan *plan,
                                 const uint64_t *arrive, uint64_t *ends,
                                 uint64_t *scratch);
 
+/* How long the NIC of the busiest member is in use, had all arrived together. */
+uint64_t crystal_transfer_plan_nic_ns(const struct crystal_transfer_plan *plan);
+
 /* How long the operation can take behind its last arrival, as a number that cannot
  * overflow. */
 double crystal_transfer_plan_most_ns(const struct crystal_transfer_plan *plan);

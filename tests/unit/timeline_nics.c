@@ -189,7 +189,7 @@ static void a_receiver_takes_one_after_the_other(void)
         message(&b, 1, 0, 1, 0, 1000);
         message(&b, 2, 0, 1, 0, 500);
         bench_start(&b);
-        b.config.shared_nics = is_shared;
+        b.config.nics = is_shared ? CRYSTAL_NICS_OF_MESSAGES : CRYSTAL_NICS_OF_GROUPS;
         bench_run(&b);
         CHECK_EQ(b.got_ns[0][2], WAY_NS + 2000); /* the first round is rank 2's */
         CHECK_EQ(b.got_ns[0][1], WAY_NS + 2000 + 4000);
@@ -237,7 +237,7 @@ static void communicators_share_a_nic_if_told(void)
             message(&b, 1, c, 0, 0, 1000);
         }
         bench_start(&b);
-        b.config.shared_nics = is_shared;
+        b.config.nics = is_shared ? CRYSTAL_NICS_OF_MESSAGES : CRYSTAL_NICS_OF_GROUPS;
         bench_run(&b);
         CHECK_EQ(b.end_ns[1], (is_shared ? 8000 : 4000) + WAY_NS);
         bench_end(&b);
@@ -263,13 +263,66 @@ static void ways_do_not_share(void)
         group(&b, 0, 0);
         bench_start(&b);
         b.config.network = &network;
-        b.config.shared_nics = is_shared;
+        b.config.nics = is_shared ? CRYSTAL_NICS_OF_MESSAGES : CRYSTAL_NICS_OF_GROUPS;
         bench_run(&b);
         CHECK_EQ(b.got_ns[0][1], 1000); /* from rank 1 */
         CHECK_EQ(b.got_ns[0][3], WAY_NS + 4000);
         CHECK_EQ(b.got_ns[0][2], WAY_NS + 8000);
         bench_end(&b);
     }
+}
+
+static void collective(struct bench *b, uint16_t comm, uint64_t elements)
+{
+    for (uint32_t r = 0; r < b->n; r++)
+        put(b, r,
+            (struct crystal_op){.kind = CRYSTAL_OP_COLL,
+                                .func = CRYSTAL_FUNC_ALLTOALL,
+                                .dtype = 7,
+                                .comm = comm,
+                                .stream = comm,
+                                .value = elements});
+}
+
+/* Two collectives of equal members, each of 8000 ns at a NIC and WAY_NS more: together
+ * they ask for 16/9 of it. Behind the first one's end the other has it alone. */
+static void collectives_share_nics(void)
+{
+    struct bench b;
+
+    for (int is_shared = 0; is_shared < 2; is_shared++) {
+        bench_begin(&b, 3, 2);
+        collective(&b, 0, 1000);
+        put(&b, 0, (struct crystal_op){.kind = CRYSTAL_OP_HINT});
+        collective(&b, 1, 1000);
+        bench_start(&b);
+        b.gaps[0][2] = 4500; /* half of the first one's time */
+        b.config.nics = is_shared ? CRYSTAL_NICS_OF_ALL : CRYSTAL_NICS_OF_MESSAGES;
+        bench_run(&b);
+        CHECK_EQ(b.got_ns[1][0], is_shared ? 4500 + 4500 * 16 / 9 : 9000);
+        CHECK_EQ(b.got_ns[1][1], is_shared ? 12500 + 4500 : 13500);
+        bench_end(&b);
+    }
+}
+
+/* A collective goes on slower while a message is sent, and the message takes longer. */
+static void a_message_shares_with_a_collective(void)
+{
+    struct bench b;
+
+    bench_begin(&b, 3, 2);
+    collective(&b, 0, 1000);
+    put(&b, 0, (struct crystal_op){.kind = CRYSTAL_OP_HINT});
+    message(&b, 0, 1, 1, 1, 450);
+    message(&b, 1, 1, 0, 0, 450);
+    bench_start(&b);
+    b.gaps[0][2] = 1800;
+    b.config.nics = CRYSTAL_NICS_OF_ALL;
+    b.config.wire.latency_ns = 8000; /* so the collective asks for half of its NICs */
+    bench_run(&b);
+    CHECK_EQ(b.got_ns[1][1], 1800 + 1800 * 3 / 2 + 8000);
+    CHECK_EQ(b.got_ns[2][0], 16000 + 1800 * 3 / 2 - 1800);
+    bench_end(&b);
 }
 
 /* Who is outside hears when the sender's NIC has time for its message. */
@@ -287,7 +340,7 @@ static void outside_is_told_of_turns(void)
             message(&b, r, 0, 0, 0, 1000 * r);
         bench_start(&b);
         b.is_outside[1] = b.is_outside[2] = b.is_outside[3] = 1;
-        b.config.shared_nics = is_shared;
+        b.config.nics = is_shared ? CRYSTAL_NICS_OF_MESSAGES : CRYSTAL_NICS_OF_GROUPS;
         bench_run(&b);
         CHECK_EQ(b.told_ns[0][1], 0);
         CHECK_EQ(b.told_ns[0][2], 4000);
@@ -379,6 +432,8 @@ int main(void)
     CHECK_RUN(a_late_one_leaves_the_time_before_it);
     CHECK_RUN(communicators_share_a_nic_if_told);
     CHECK_RUN(ways_do_not_share);
+    CHECK_RUN(collectives_share_nics);
+    CHECK_RUN(a_message_shares_with_a_collective);
     CHECK_RUN(outside_is_told_of_turns);
     CHECK_RUN(skewed_exchange);
     (void)unlink(path); /* a temporary file */

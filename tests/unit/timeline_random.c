@@ -249,6 +249,9 @@ struct call {
     bool is_described;
     struct crystal_transfer_op op;
     uint64_t arrive[RANKS], end[RANKS];
+    /* where it shares NICs: from the last arrival on it goes on as they allow */
+    enum { APART, WAITS, MOVES, OVER } state;
+    uint64_t alone_end[RANKS], last, alone, left, since, asks, load;
 };
 
 /* What a receiver's NIC has taken: pieces of time, as they came. */
@@ -261,7 +264,8 @@ struct inlet {
 
 struct message {
     uint64_t send, recv, bytes, send_end, recv_end;
-    uint64_t leave;      /* the sender's NIC has time for it from then on */
+    uint64_t held;  /* its sender's NIC takes longer for it, because of collectives */
+    uint64_t leave; /* the sender's NIC has time for it from then on */
     struct inlet *inlet; /* that it shares with others; NULL: none */
     uint64_t order;
     bool has_turned; /* at its sender's NIC */
@@ -281,7 +285,9 @@ struct simulator {
     uint64_t arrive[RANKS][ITERATIONS][OPS], end[RANKS][ITERATIONS][OPS];
     uint64_t host_end[RANKS];
     bool is_changed;
-    bool are_shared; /* NICs: one for all messages of a rank */
+    bool are_shared;     /* NICs: one for all messages of a rank */
+    bool are_all;        /* and for its collectives */
+    bool is_busy[RANKS]; /* its NIC, with messages */
 };
 
 static uint64_t latest(uint64_t a, uint64_t b)
@@ -530,83 +536,209 @@ static uint64_t take(struct inlet *inlet, uint64_t ready, uint64_t occupy)
     return at;
 }
 
-static void leave(struct simulator *s, struct message *m, uint64_t *line_free,
-                  bool is_self)
-{
-    uint64_t occupy = crystal_transfer_occupy_ns(&s->wire, m->bytes);
-    uint64_t way = s->wire.latency_ns + s->wire.overhead_ns;
-    uint64_t start = latest(m->leave, m->recv), end = start;
+enum kind { IDLE, END, SENDER, BEGIN, RECEIVER };
 
-    m->has_left = true;
-    if (!is_self) {
-        start = latest(start, *line_free);
-        *line_free = start + occupy;
-        end = (m->inlet ? take(m->inlet, start + way, occupy) : start + way + occupy) +
-              s->wire.op_overhead_ns;
-        if (m->bytes > CRYSTAL_TRANSFER_EAGER_BYTES)
-            know(s, &m->send_end, start + crystal_transfer_send_ns(&s->wire, m->bytes));
-    }
-    know(s, &m->recv_end, end);
-}
-
-/* Who waits for a turn, and at which side. */
+/* Who waits for a turn, and for which. */
 struct turn {
+    bool is_any;
+    uint64_t time;
+    enum kind kind;
+    uint64_t order;
     struct message *message;
-    bool is_receiver;
-    uint32_t c, from, to;
+    struct call *call;
+    uint32_t c, from, to; /* from: of an idle NIC the rank */
 };
 
-static uint64_t time_of(const struct turn *t)
+#define WHOLE (1U << 20)
+
+static uint64_t scaled(uint64_t ns, uint64_t by)
 {
-    return t->is_receiver ? latest(t->message->send, t->message->recv)
-                          : t->message->send;
+    return (uint64_t)((double)ns * (double)by / WHOLE);
+}
+
+/* What the collectives under way ask for at a rank's NIC. */
+static uint64_t asked(const struct simulator *s, uint32_t r)
+{
+    uint64_t sum = 0;
+
+    for (uint32_t c = 0; c < s->job->comm_count; c++)
+        for (uint32_t seq = 0; seq < SEQS && s->job->comms[c].local[r] != UINT32_MAX;
+             seq++)
+            if (s->calls[c][seq].state == MOVES)
+                sum += s->calls[c][seq].asks;
+    return sum;
+}
+
+static void leave(struct simulator *s, const struct turn *turn)
+{
+    struct message *m = turn->message;
+    uint64_t *line_free = &s->line_free[turn->c][turn->from][turn->to];
+    uint64_t alone = crystal_transfer_occupy_ns(&s->wire, m->bytes);
+    uint64_t way = s->wire.latency_ns + s->wire.overhead_ns;
+    uint64_t start = latest(m->leave, m->recv), end = start, occupy = alone + m->held;
+
+    m->has_left = true;
+    if (turn->from != turn->to) {
+        start = latest(start, *line_free);
+        *line_free = end = start + occupy;
+        if (m->inlet) {
+            uint64_t asks = asked(s, s->job->comms[turn->c].members[turn->to]);
+
+            end = take(m->inlet, start + way,
+                       latest(occupy, alone + scaled(alone, asks))) -
+                  way;
+        }
+        end += way + s->wire.op_overhead_ns;
+        if (m->bytes > CRYSTAL_TRANSFER_EAGER_BYTES)
+            know(s, &m->send_end,
+                 start + m->held + crystal_transfer_send_ns(&s->wire, m->bytes));
+    }
+    know(s, &m->recv_end, end);
 }
 
 static bool is_earlier(const struct simulator *s, const struct turn *a,
                        const struct turn *b)
 {
-    uint32_t from_a = s->job->comms[a->c].members[a->from];
-    uint32_t from_b = b->message ? s->job->comms[b->c].members[b->from] : 0;
+    uint32_t from_a, from_b;
 
-    if (!b->message || time_of(a) != time_of(b))
-        return !b->message || time_of(a) < time_of(b);
-    if (a->is_receiver != b->is_receiver)
-        return !a->is_receiver;
-    if (a->message->order != b->message->order)
-        return a->message->order < b->message->order;
+    if (!b->is_any || a->time != b->time)
+        return !b->is_any || a->time < b->time;
+    if (a->kind != b->kind || a->order != b->order)
+        return a->kind != b->kind ? a->kind < b->kind : a->order < b->order;
+    if (!a->message)
+        return false;
+    from_a = s->job->comms[a->c].members[a->from];
+    from_b = s->job->comms[b->c].members[b->from];
     return from_a != from_b ? from_a < from_b : a->c < b->c;
+}
+
+static void offer(const struct simulator *s, struct turn *first, struct turn turn)
+{
+    turn.is_any = true;
+    if (is_earlier(s, &turn, first))
+        *first = turn;
+}
+
+/* Every collective under way goes on from now at the speed that all allow. */
+static void speeds(struct simulator *s, uint64_t now)
+{
+    for (uint32_t c = 0; c < s->job->comm_count; c++)
+        for (uint32_t seq = 0; seq < SEQS; seq++) {
+            struct call *call = &s->calls[c][seq];
+            uint64_t load = WHOLE, at = latest(now, call->since);
+
+            if (call->state != MOVES)
+                continue;
+            for (uint32_t k = 0; k < s->job->comms[c].nranks; k++) {
+                uint32_t r = s->job->comms[c].members[k];
+
+                load = latest(load, asked(s, r) + (s->is_busy[r] ? WHOLE : 0));
+            }
+            if (load == call->load)
+                continue;
+            call->left -=
+                (uint64_t)((double)(at - call->since) * WHOLE / (double)call->load);
+            call->since = at;
+            call->load = load;
+        }
+}
+
+static uint64_t end_of(const struct call *call)
+{
+    return call->since + (call->left * call->load + WHOLE - 1) / WHOLE;
+}
+
+static void send_turn(struct simulator *s, const struct turn *turn)
+{
+    uint32_t r = s->job->comms[turn->c].members[turn->from];
+    struct message *m = turn->message;
+    uint64_t occupy = crystal_transfer_occupy_ns(&s->wire, m->bytes);
+
+    m->has_turned = true;
+    m->held = scaled(occupy, asked(s, r));
+    know(s, &m->leave, latest(s->free_from[r], m->send));
+    s->free_from[r] = m->leave + occupy + m->held;
+    s->is_busy[r] = s->is_busy[r] || (s->are_all && occupy);
 }
 
 static void give(struct simulator *s, const struct turn *turn)
 {
-    uint64_t *free_from = &s->free_from[s->job->comms[turn->c].members[turn->from]];
-    struct message *m = turn->message;
+    struct call *call = turn->call;
 
-    if (turn->is_receiver) {
-        leave(s, m, &s->line_free[turn->c][turn->from][turn->to], false);
-        return;
+    switch (turn->kind) {
+    case IDLE:
+        s->is_busy[turn->from] = false;
+        break;
+    case END:
+        call->state = OVER;
+        for (uint32_t k = 0; k < s->job->comms[turn->c].nranks; k++)
+            know(s, &call->end[k],
+                 call->alone_end[k] + turn->time - call->last - call->alone);
+        break;
+    case SENDER:
+        send_turn(s, turn);
+        break;
+    case BEGIN:
+        call->state = MOVES;
+        call->since = call->last;
+        call->left = call->alone;
+        call->load = WHOLE;
+        break;
+    case RECEIVER:
+        leave(s, turn);
+        break;
     }
-    m->has_turned = true;
-    know(s, &m->leave, latest(*free_from, m->send));
-    *free_from = m->leave + crystal_transfer_occupy_ns(&s->wire, m->bytes);
+    speeds(s, turn->time);
 }
 
-static void calls_end(struct simulator *s, uint32_t c)
+static void call_begin(struct simulator *s, uint32_t c, struct call *call)
 {
     uint32_t n = s->job->comms[c].nranks;
+    struct crystal_transfer_plan plan;
+    uint64_t scratch[2 * RANKS], last = 0, end = 0, nic;
 
+    crystal_transfer_plan_init(&plan, &s->wire, &call->op);
+    crystal_transfer_plan_ends(&plan, call->arrive, call->alone_end, scratch);
+    for (uint32_t k = 0; k < n; k++) {
+        last = latest(last, call->arrive[k]);
+        end = latest(end, call->alone_end[k]);
+    }
+    nic = crystal_transfer_plan_nic_ns(&plan);
+    if (s->are_all && n > 1 && nic && end > last) {
+        call->state = WAITS;
+        call->last = last;
+        call->alone = end - last;
+        call->asks = nic < call->alone ? nic * WHOLE / call->alone : WHOLE;
+        return;
+    }
+    for (uint32_t k = 0; k < n; k++)
+        know(s, &call->end[k], call->alone_end[k]);
+}
+
+static void calls_end(struct simulator *s, uint32_t c, struct turn *first)
+{
     for (uint32_t seq = 0; seq < SEQS; seq++) {
         struct call *call = &s->calls[c][seq];
-        uint64_t scratch[2 * RANKS], got[RANKS];
         bool is_whole = call->is_described;
 
-        for (uint32_t k = 0; k < n; k++)
+        for (uint32_t k = 0; k < s->job->comms[c].nranks; k++)
             is_whole = is_whole && call->arrive[k] != UNKNOWN;
-        if (!is_whole)
-            continue;
-        crystal_transfer_coll(&s->wire, &call->op, call->arrive, got, scratch);
-        for (uint32_t k = 0; k < n; k++)
-            know(s, &call->end[k], got[k]);
+        if (is_whole && call->state == APART)
+            call_begin(s, c, call);
+        if (call->state == WAITS)
+            offer(s, first,
+                  (struct turn){.time = call->last,
+                                .kind = BEGIN,
+                                .order = c,
+                                .call = call,
+                                .c = c});
+        if (call->state == MOVES)
+            offer(s, first,
+                  (struct turn){.time = end_of(call),
+                                .kind = END,
+                                .order = c,
+                                .call = call,
+                                .c = c});
     }
 }
 
@@ -618,19 +750,38 @@ static void messages_end(struct simulator *s, uint32_t c, struct turn *first)
     for (uint32_t i = 0; i < n * n * SEQS; i++) {
         uint32_t from = i / SEQS / n, to = i / SEQS % n;
         struct message *m = &s->messages[c][from][to][i % SEQS];
-        struct turn turn = {m, true, c, from, to};
+        struct turn turn = {.kind = RECEIVER,
+                            .order = m->order,
+                            .message = m,
+                            .c = c,
+                            .from = from,
+                            .to = to};
 
         if (m->has_left || m->send == UNKNOWN)
             continue;
-        if (m->leave == UNKNOWN)
-            turn.is_receiver = false;
-        else if (m->recv == UNKNOWN)
+        turn.time = latest(m->send, m->recv);
+        if (m->leave == UNKNOWN) {
+            turn.kind = SENDER;
+            turn.time = m->send;
+        } else if (m->recv == UNKNOWN) {
             continue;
-        else if (!m->inlet)
-            leave(s, m, &s->line_free[c][from][to], from == to);
-        if (!m->has_left && is_earlier(s, &turn, first))
-            *first = turn;
+        } else if (!m->inlet) {
+            leave(s, &turn);
+        }
+        if (!m->has_left)
+            offer(s, first, turn);
     }
+}
+
+static void nics_idle(struct simulator *s, struct turn *first)
+{
+    for (uint32_t r = 0; r < s->job->n; r++)
+        if (s->is_busy[r])
+            offer(s, first,
+                  (struct turn){.time = s->free_from[r],
+                                .kind = IDLE,
+                                .order = (uint64_t)2 * r,
+                                .from = r});
 }
 
 static void simulate(struct simulator *s)
@@ -648,6 +799,7 @@ static void simulate(struct simulator *s)
         m->send = m->recv = m->send_end = m->recv_end = m->leave = UNKNOWN;
     }
     memset(s->free_from, 0, sizeof s->free_from);
+    memset(s->is_busy, 0, sizeof s->is_busy);
     memset(s->line_free, 0, sizeof s->line_free);
     for (uint32_t i = 0; i < RANKS * ITERATIONS * OPS; i++)
         (&s->inlets[0][0][0] + i)->count = 0;
@@ -663,11 +815,12 @@ static void simulate(struct simulator *s)
             for (uint32_t r = 0; r < s->job->n; r++)
                 pass(s, r);
             for (uint32_t c = 0; c < s->job->comm_count; c++) {
-                calls_end(s, c);
+                calls_end(s, c, &first);
                 messages_end(s, c, &first);
             }
+            nics_idle(s, &first);
         } while (s->is_changed);
-        if (first.message) {
+        if (first.is_any) {
             give(s, &first);
             s->is_changed = true;
         }
@@ -698,15 +851,17 @@ static void on_iteration(void *context, uint32_t lrank, uint64_t iteration,
 
 static bool run_timeline(const struct crystal_graph *g)
 {
-    struct crystal_timeline_config config = {.graph = g,
-                                             .programs = sim.programs,
-                                             .gap_ns =
-                                                 (const uint64_t *const *)sim.gaps,
-                                             .wire = sim.wire,
-                                             .iterations = ITERATIONS,
-                                             .shared_nics = sim.are_shared,
-                                             .on_end = on_end,
-                                             .on_iteration = on_iteration};
+    struct crystal_timeline_config config = {
+        .graph = g,
+        .programs = sim.programs,
+        .gap_ns = (const uint64_t *const *)sim.gaps,
+        .wire = sim.wire,
+        .iterations = ITERATIONS,
+        .nics = sim.are_all      ? CRYSTAL_NICS_OF_ALL
+                : sim.are_shared ? CRYSTAL_NICS_OF_MESSAGES
+                                 : CRYSTAL_NICS_OF_GROUPS,
+        .on_end = on_end,
+        .on_iteration = on_iteration};
     struct crystal_timeline *t = crystal_timeline_create(&config, &err);
 
     if (!t)
@@ -751,7 +906,8 @@ static void agrees_with_the_simulator(void)
 
         job_make(&job);
         g = job_write(&job);
-        sim.are_shared = below(3) == 0;
+        sim.are_all = below(3) == 0;
+        sim.are_shared = sim.are_all || below(2) == 0;
         sim.wire = (struct crystal_transfer_wire){below(4) ? 1000000000 : 0,
                                                   below(3) ? 1000 : 0,
                                                   below(2) * 77,
