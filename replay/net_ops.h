@@ -68,7 +68,8 @@ struct crystal_operation {
     uint32_t peer; /* p2p */
     uint32_t root;
     uint32_t channel_count;
-    uint64_t count; /* as the API call has it */
+    _Atomic uint64_t channels; /* p2p: a bit for each whose part has begun */
+    uint64_t count;            /* as the API call has it */
     uint64_t elt_bytes;
     uint64_t seq;       /* coll: of the communicator; p2p: of pair and direction */
     uint64_t graph_seq; /* coll: among all that the graph counts as collectives;
@@ -122,7 +123,8 @@ struct crystal_ops {
     _Atomic uint32_t generation;                       /* the last one given */
     _Atomic uint64_t call_next, operation_next, proxy_next;
     _Atomic uint64_t coll_seq, graph_seq;
-    _Atomic uint32_t has_calls; /* the caller sends API events */
+    _Atomic uint32_t has_calls;    /* the caller sends API events */
+    _Atomic uint64_t p2p_channels; /* a bit for each that had a part of a transfer */
     uint32_t nranks;
     _Atomic uint64_t *peer_seq; /* sends per peer, receives per peer; and the same
                                    of those that are API calls of their own */
@@ -148,6 +150,9 @@ crystal_event_handle crystal_ops_proxy(crystal_event_handle operation, uint32_t 
                                        uint32_t peer, uint32_t message_count,
                                        int is_send);
 crystal_event_handle crystal_ops_step(crystal_event_handle proxy, uint32_t step);
+/* Which part of a transfer this channel has: 0 .. channel_count - 1; -EAGAIN while not
+ * all of its channels have begun, -ENOTSUP where that cannot be told. */
+int crystal_operation_part(const struct crystal_operation *op, uint32_t channel);
 /* The event is over. */
 void crystal_ops_stop(crystal_event_handle event);
 /* Fills ret from a step's handle; operation = NULL if it is not alive. */

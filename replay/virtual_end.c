@@ -282,10 +282,12 @@ static int receive_collective(struct virtual_end *v, struct crystal_net_request 
  * several chunks each is as large as what is posted for it. */
 struct transfer_part {
     uint64_t offset, bytes;
-    int is_placed; /* the offset is known: there is one channel */
+    int is_placed; /* the offset is known */
 };
 
-static void part_find(const struct crystal_net_request *r, struct transfer_part *ret)
+/* index: the channel's, negative where it is not known. */
+static void part_find(const struct crystal_net_request *r, int index,
+                      struct transfer_part *ret)
 {
     const struct crystal_operation *op = r->id.operation;
     const uint64_t all = op->count * op->elt_bytes, count = r->id.message_count;
@@ -293,16 +295,20 @@ static void part_find(const struct crystal_net_request *r, struct transfer_part 
     const uint64_t grain = channels > 1 ? P2P_PART_BYTES : 1;
     const uint64_t part =
         (all + channels * grain - 1) / (channels * grain) * grain; /* not the last's */
-    uint64_t chunk = CRYSTAL_P2P_CHUNK_BYTES;
+    uint64_t chunk = CRYSTAL_P2P_CHUNK_BYTES, in_part, from = 0, own = part;
 
     if ((part + chunk - 1) / chunk != count)
         chunk = count > 1 ? r->bytes : part;
-    *ret = (struct transfer_part){.offset = r->id.step * chunk,
-                                  .is_placed = channels == 1};
-    ret->bytes = part > ret->offset ? part - ret->offset : 0;
+    if (index > 0)
+        from = (uint64_t)index * part < all ? (uint64_t)index * part : all;
+    if (index >= 0 && own > all - from)
+        own = all - from;
+    in_part = r->id.step * chunk;
+    *ret = (struct transfer_part){.offset = from + in_part, .is_placed = index >= 0};
+    ret->bytes = own > in_part ? own - in_part : 0;
     if (ret->bytes > chunk)
         ret->bytes = chunk;
-    if (channels > 1 && ret->bytes > r->bytes)
+    if (index < 0 && ret->bytes > r->bytes)
         ret->bytes = r->bytes; /* the last part may be shorter */
 }
 
@@ -323,7 +329,7 @@ static int transfer_payload(const struct crystal_net_request *r,
         return crystal_payload_p2p(op, part->offset, part->bytes, ret, err);
     if (op->comm->module->graph && !crystal_dtype_is_float(op->dtype))
         return crystal_error_set(err, ENOTSUP,
-                                 "%llu integers from virtual rank %u come on %u "
+                                 "%llu integers from virtual rank %u come on all of %u "
                                  "channels, whose order is not known; set "
                                  "NCCL_NCHANNELS_PER_NET_PEER=1",
                                  (unsigned long long)op->count, r->end->peer_crank,
@@ -338,14 +344,17 @@ static int receive_transfer(struct virtual_end *v, struct crystal_net_request *r
     uint64_t partner_ns = crystal_operation_partner_ns(op), bytes, hop_ns;
     struct transfer_part part;
     const void *recorded;
-    int code;
+    int code, index;
 
     if (!partner_ns) {
         r->asked = 1;
         crystal_wait_board();
         return 0;
     }
-    part_find(r, &part);
+    index = crystal_operation_part(op, r->id.channel);
+    if (index == -EAGAIN && op->comm->module->graph)
+        return 0; /* NCCL asks again; nobody else has to know of it */
+    part_find(r, index, &part);
     bytes = part.bytes;
     code = transfer_payload(r, &part, &recorded, err);
     if (code < 0)

@@ -10,6 +10,7 @@
 
 #include "tests/check.h"
 
+#include <errno.h>
 #include <pthread.h>
 
 static struct crystal_net_comm *comm_make(uint32_t nranks, uint32_t crank, uint64_t id)
@@ -69,6 +70,48 @@ static void identifies_messages(void)
 }
 
 /* With API events the call's order and exact type count, whatever starts first. */
+/* A transfer on these channels: the part of each; -1: that cannot be told. */
+static void parts_on(struct crystal_net_comm *comm, const uint32_t *channels,
+                     const int *want, uint32_t count)
+{
+    crystal_event_handle op =
+        crystal_ops_p2p(comm, 0, CRYSTAL_FUNC_RECV, ncclInt64, 7, 3, count);
+    crystal_event_handle proxies[8], step;
+    struct crystal_message_id id;
+
+    for (uint32_t i = 0; i < count; i++) {
+        proxies[i] = crystal_ops_proxy(op, channels[i], 3, 1, 0);
+        step = crystal_ops_step(proxies[i], 0);
+        crystal_ops_identify(step, &id);
+        CHECK(id.operation != NULL);
+        if (id.operation && i + 1 < count)
+            CHECK_EQ(crystal_operation_part(id.operation, channels[i]), -EAGAIN);
+        crystal_ops_stop(step);
+    }
+    for (uint32_t i = 0; id.operation && i < count; i++)
+        CHECK_EQ(crystal_operation_part(id.operation, channels[i]),
+                 want[i] < 0 ? -ENOTSUP : want[i]);
+    for (uint32_t i = 0; i < count; i++)
+        crystal_ops_stop(proxies[i]);
+    crystal_ops_stop(op);
+}
+
+static void parts_of_a_transfer(void)
+{
+    struct crystal_net_comm *comm = comm_make(4, 1, 6);
+
+    parts_on(comm, (uint32_t[]){5}, (int[]){0}, 1);
+    comm->ops.p2p_channels = 0;
+    parts_on(comm, (uint32_t[]){1, 0}, (int[]){-1, -1}, 2); /* two of two? */
+    parts_on(comm, (uint32_t[]){0, 1, 2}, (int[]){0, 1, 2}, 3);
+    parts_on(comm, (uint32_t[]){1, 0}, (int[]){1, 0}, 2); /* there are more */
+    parts_on(comm, (uint32_t[]){6, 4, 5}, (int[]){2, 0, 1}, 3);
+    parts_on(comm, (uint32_t[]){0, 7}, (int[]){1, 0}, 2);
+    parts_on(comm, (uint32_t[]){1, 0, 6, 7}, (int[]){3, 2, 0, 1}, 4);
+    parts_on(comm, (uint32_t[]){63, 62}, (int[]){1, 0}, 2);
+    crystal_net_comm_put(comm);
+}
+
 static void takes_over_the_call(void)
 {
     struct crystal_net_comm *comm = comm_make(4, 1, 2);
@@ -249,6 +292,7 @@ int main(void)
     (void)snprintf(record_path, sizeof record_path, "%s/3.run", directory);
     check_begin();
     CHECK_RUN(identifies_messages);
+    CHECK_RUN(parts_of_a_transfer);
     CHECK_RUN(takes_over_the_call);
     CHECK_RUN(stale_handles_find_nothing);
     CHECK_RUN(full_pools_lose_and_recover);

@@ -16,7 +16,8 @@
 #define N          4
 #define ITERATIONS 3
 #define COUNT      9000 /* 36,000 bytes: chunks with two slices */
-#define TRANSFER   500
+#define TRANSFER   2000 /* 8,000 bytes: on two channels 4,096 and 3,904 */
+#define HALF       1024
 
 static char directory[64], board_path[80];
 static struct job job;
@@ -189,19 +190,33 @@ static void collective_check(struct ring *ring, int it, int op)
     free(out);
 }
 
+/* On one channel, on two, and on two of which the second is the first of all. */
 static void transfer_check(struct ring *ring, int it)
 {
-    uint32_t data[TRANSFER] = {0}, wrong = 0;
-    void *op = p2p_start(&ring->rank, "Recv", "ncclInt32", TRANSFER, 3);
-    void *proxy = proxy_start(&ring->rank, op, 0, 3, 1, 0);
-    struct step_handle h = step_start(&ring->rank, proxy, 0);
-    void *request = post_recv(ring->from_prev, data, sizeof data, &h);
+    static const int channels[ITERATIONS][2] = {{0, 0}, {5, 6}, {7, 0}};
+    const int *on = channels[it % ITERATIONS], count = 1 + (it % ITERATIONS > 0);
+    const uint32_t first = count > 1 ? HALF : TRANSFER;
+    uint32_t data[TRANSFER + HALF] = {0}, wrong = 0;
+    void *op = p2p_start_on(&ring->rank, "Recv", "ncclInt32", TRANSFER, 3, count);
+    struct step_handle h[2];
+    void *proxy[2], *request[2];
+    int bytes[2] = {0};
 
-    CHECK(request && finish(request, NULL) == ncclSuccess);
+    for (int i = count; i-- > 0;) { /* the second one begins first */
+        proxy[i] = proxy_start(&ring->rank, op, on[i], 3, 1, 0);
+        h[i] = step_start(&ring->rank, proxy[i], 0);
+        request[i] =
+            post_recv(ring->from_prev, data + (size_t)i * first, 4 * first, &h[i]);
+    }
+    for (int i = count; i-- > 0;)
+        CHECK(request[i] && finish(request[i], &bytes[i]) == ncclSuccess);
+    CHECK_EQ(bytes[0], 4 * first);
+    CHECK_EQ(bytes[1], count > 1 ? 4 * (TRANSFER - HALF) : 0);
     for (uint32_t i = 0; i < TRANSFER; i++)
         wrong += data[i] != value(3, it, SUM, i);
     CHECK_EQ(wrong, 0);
-    (void)PROF->stopEvent(proxy);
+    for (int i = 0; i < count; i++)
+        (void)PROF->stopEvent(proxy[i]);
     (void)PROF->stopEvent(op);
 }
 
