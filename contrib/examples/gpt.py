@@ -56,10 +56,24 @@ def parse_options():
         help="this rank computes so many times longer (or GPT_SLOW; comma-separated)")
     add("--seed", type=int, default=1)
     add("--data", default=os.path.join(HERE, "..", "..", "doc", "architecture.md"))
-    add("--backend", default="gloo")
+    add("--backend", default="gloo", help="nccl: on GPUs, whose number ranks may exceed")
     add("--log-all", action="store_true", help="a line per step from every rank")
     add("--check", action="store_true", help="fail unless the loss falls")
     return parser.parse_args()
+
+
+def use_gpu():
+    """From now on tensors are made on this rank's GPU; several may share one."""
+    gpu = int(os.environ.get("LOCAL_RANK", 0)) % torch.cuda.device_count()
+    torch.cuda.set_device(gpu)
+    torch.set_default_device(torch.device("cuda", gpu))
+
+
+def drawn(function, *args, generator):
+    """Random numbers come from the CPU's generator, wherever they are used, so that
+    losses do not depend on the device."""
+    numbers = function(*args, generator=generator, device="cpu")
+    return numbers.to(torch.get_default_device())
 
 
 class Grid:
@@ -243,7 +257,7 @@ class Stage(torch.nn.Module):
         else:
             generator = torch.Generator()
             generator.manual_seed(self.options.seed + zlib.crc32(name.encode()))
-            whole = torch.randn(shape, generator=generator) * scale
+            whole = drawn(torch.randn, shape, generator=generator) * scale
         if split is not None:
             whole = whole.chunk(self.grid.tp, split)[self.grid.t].clone()
         parameter = torch.nn.Parameter(whole)
@@ -372,7 +386,7 @@ class Text:
         """(inputs, targets) of this replica's microbatches, alike for all of a row."""
         generator = torch.Generator().manual_seed(self.options.seed * 1000003 + step)
         last = len(self.tokens) - self.options.seq - 1
-        starts = torch.randint(0, last, (self.options.batch,), generator=generator)
+        starts = drawn(torch.randint, 0, last, (self.options.batch,), generator=generator)
         starts = starts[self.grid.d * self.share:(self.grid.d + 1) * self.share]
         batch = torch.empty(self.share, self.options.seq + 1, dtype=torch.int64)
         if self.grid.t == 0:
@@ -592,6 +606,8 @@ def main():
     os.environ.setdefault("WORLD_SIZE", "1")
     os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
     os.environ.setdefault("MASTER_PORT", "29471")
+    if options.backend == "nccl":
+        use_gpu()
     dist.init_process_group(options.backend)
     grid = Grid(options.tp, options.pp, options.ep, options.chunks)
     check_sizes(options, grid)
