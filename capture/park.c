@@ -10,7 +10,9 @@
  */
 #include "config.h"
 
+#include "capture/cuda_device.h"
 #include "capture/park.h"
+#include "capture/park_queue_state.h"
 #include "capture/recorder.h"
 #include "capture/site.h"
 
@@ -67,6 +69,7 @@ ncclResult_t park_fail_with(ncclResult_t result, const char *format, ...)
 static void child_after_fork(void)
 {
     park_queue_forget();
+    cuda_device_forget();
     park.client = NULL;
 }
 
@@ -103,14 +106,30 @@ int park_client_get(struct crystal_client **ret, struct crystal_error *err)
 
 /* --- memory --- */
 
-#define MEM_HEAD_BYTES 64 /* in front of ncclMemAlloc's memory: its size */
+#define MEM_HEAD_BYTES 64 /* in front of ncclMemAlloc's host memory: its size */
+
+/* Whether memory is the device's. What NCCL allocates there is an ordinary allocation
+ * here, since no peer maps it. */
+static int on_device(struct crystal_error *err)
+{
+    return cuda_device_activate(err) == 0 && cuda_device_is_active();
+}
 
 ncclResult_t park_MemAlloc(void **ptr, size_t size)
 {
+    struct crystal_error err = {0};
     char *base = NULL;
 
     if (!ptr)
         return PARK_FAIL(ncclInvalidArgument, "recorder: ncclMemAlloc: ptr is NULL");
+    if (on_device(&err))
+        return cuda_api_get()->cudaMalloc(ptr, size)
+                   ? PARK_FAIL(ncclUnhandledCudaError,
+                               "recorder: ncclMemAlloc: the device has no %zu bytes",
+                               size)
+                   : ncclSuccess;
+    if (err.code)
+        return park_fail(&err, ncclInvalidUsage);
     if (size > SIZE_MAX - MEM_HEAD_BYTES ||
         posix_memalign((void **)&base, MEM_HEAD_BYTES, size + MEM_HEAD_BYTES) != 0)
         return PARK_FAIL(ncclSystemError, "recorder: out of memory for %zu bytes",
@@ -128,6 +147,12 @@ ncclResult_t park_MemFree(void *ptr)
 
     if (!ptr)
         return ncclSuccess;
+    if (on_device(NULL))
+        return cuda_api_get()->cudaFree(ptr)
+                   ? PARK_FAIL(
+                         ncclUnhandledCudaError,
+                         "recorder: ncclMemFree: the device does not take it back")
+                   : ncclSuccess;
     base -= MEM_HEAD_BYTES;
     memcpy(&size, base, sizeof size);
     recorder_alloc(recorder_get(), size, 1);
@@ -226,6 +251,24 @@ static int is_in_place(uint8_t func, const void *send, const void *recv,
     }
 }
 
+/* NULL without memory. */
+static struct park_stream *stream_of(ncclStream_t stream)
+{
+    if (cuda_device_is_active()) {
+        cuda_thread_issues = 1;
+        return cuda_device_stream(stream);
+    }
+    return stream ? (struct park_stream *)stream : park_queue_stream_null();
+}
+
+static int is_captured(const struct park_stream *stream)
+{
+    int status = 0;
+
+    return stream->is_device &&
+           (cuda_api_get()->cudaStreamIsCapturing(stream->handle, &status) || status);
+}
+
 static ncclResult_t enqueue(uint8_t func, const void *send, void *recv, size_t count,
                             ncclDataType_t datatype, ncclRedOp_t redop, int peer,
                             struct ncclComm *comm, ncclStream_t stream)
@@ -250,7 +293,15 @@ static ncclResult_t enqueue(uint8_t func, const void *send, void *recv, size_t c
                          func_name(func), (int)redop, (int)datatype);
     if (!count && func != CRYSTAL_FUNC_SEND && func != CRYSTAL_FUNC_RECV)
         return ncclSuccess; /* NCCL drops empty collectives, too */
-    op.stream = stream ? (struct park_stream *)stream : park_queue_stream_null();
+    op.stream = stream_of(stream);
+    if (!op.stream)
+        return PARK_FAIL(ncclSystemError, "recorder: out of memory");
+    if (is_captured(op.stream))
+        return PARK_FAIL(ncclInvalidUsage,
+                         "recorder: %s inside the capture of a CUDA graph, where no "
+                         "rank can be parked; switch graphs off (Megatron-LM: "
+                         "--cuda-graph-impl none)",
+                         func_name(func));
     op.comm = comm;
     call.stream = park_queue_stream_index(op.stream);
     call.comm = comm->index;

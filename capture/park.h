@@ -5,8 +5,16 @@
 
 #include "capture/entry.h"
 #include "capture/park_queue.h"
+#include "capture/recorder.h"
 
 #include "runtime/error.h"
+
+/* An event of either kind. */
+struct crystal_event {
+    uint32_t index; /* in the trace */
+    struct park_mark mark;
+    struct recorder_poll poll;
+};
 
 /* Remembers the sentence for ncclGetLastError, and result for the open group. */
 ncclResult_t park_fail(struct crystal_error *err, ncclResult_t result);

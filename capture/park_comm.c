@@ -2,6 +2,7 @@
  * others. See park_split.c for those. */
 #include "config.h"
 
+#include "capture/cuda_device.h"
 #include "capture/park.h"
 #include "capture/recorder.h"
 
@@ -27,9 +28,13 @@ ncclResult_t park_comm_init(ncclComm_t *ret_comm, int nranks, const ncclUniqueId
     memcpy(init.id, id, sizeof init.id);
     init.nranks = (uint32_t)nranks;
     init.crank = (uint32_t)crank;
+    if (cuda_device_activate(&err))
+        return park_fail(&err, ncclInvalidUsage);
     comm = park_queue_comm_create(&err);
     if (!comm)
         return park_fail(&err, ncclSystemError);
+    if (cuda_device_is_active())
+        (void)cuda_api_get()->cudaGetDevice(&comm->gpu); /* else the first one */
     comm->nranks = init.nranks;
     comm->crank = init.crank;
     code = park_client_get(&client, &err);
@@ -131,7 +136,7 @@ ncclResult_t park_CommCuDevice(const ncclComm_t comm, int *device)
     if (!comm || !device)
         return PARK_FAIL(ncclInvalidArgument,
                          "recorder: ncclCommCuDevice: NULL argument");
-    *device = 0; /* host memory */
+    *device = comm->gpu;
     return ncclSuccess;
 }
 

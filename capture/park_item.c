@@ -10,14 +10,20 @@
  * Nothing else holds B back, in particular no receive that waits for its sender: a 1F1B
  * pipeline that posts receives early goes on.
  *
+ * On a device B's own stream says what is before it, as in NCCL: it is staged when all
+ * of that has ended (cuda_stage.h), and posted when it is staged, but not before an
+ * earlier one of the same communicator. Memory is not compared.
+ *
  * Who notices that an operation has ended: a host wait blocks in the client for it (and
  * so tells the coordinator that this rank waits); queries and later issues poll; and
- * only while an operation is held back a worker thread polls every 0.2 to 2 ms.
+ * only while an operation is held back or staged a worker thread polls every 0.2 to 2
+ * ms.
  */
 #include "config.h"
 
 #include "capture/park_queue_state.h"
 
+#include "capture/cuda_stage.h"
 #include "capture/recorder.h"
 #include "runtime/thread.h"
 
@@ -51,6 +57,7 @@ void park_item_unref(struct park_item *item)
         return;
     for (uint32_t i = 0; i < item->count; i++)
         park_comm_unref(item->ops[i].comm);
+    cuda_stage_destroy(item->stage);
     free(item);
 }
 
@@ -70,16 +77,17 @@ static int holds_back(const struct park_item *e, const struct park_item *b)
         for (uint32_t k = 0; k < b->count; k++) {
             const struct crystal_client_op *late = &b->ops[k].client;
 
+            if (e->state < ITEM_POSTED && e->ops[i].comm == b->ops[k].comm)
+                return 1;
+            if (e->stage || b->stage)
+                continue; /* their streams say what comes first */
             if (overlaps(early->recv, early->op.recv_bytes, late->send,
                          late->op.send_bytes) ||
                 overlaps(early->recv, early->op.recv_bytes, late->recv,
                          late->op.recv_bytes))
                 return 1;
-            if (e->state != ITEM_HELD)
-                continue;
-            if (e->ops[i].comm == b->ops[k].comm ||
-                overlaps(early->send, early->op.send_bytes, late->recv,
-                         late->op.recv_bytes))
+            if (e->state < ITEM_POSTED && overlaps(early->send, early->op.send_bytes,
+                                                   late->recv, late->op.recv_bytes))
                 return 1;
         }
     }
@@ -94,8 +102,34 @@ struct park_item *park_item_holder(struct park_item *item)
     return NULL;
 }
 
+/* What the program's streams hold behind an operation on a device is done at once. */
+static void advance_streams(struct park_item *item)
+{
+    for (uint32_t i = 0; i < item->count; i++)
+        if (item->ops[i].stream->is_device)
+            park_stream_advance(item->ops[i].stream);
+}
+
+int park_item_stage(struct park_item *item)
+{
+    item->stage = cuda_stage_create(item);
+    if (!item->stage)
+        return -ENOMEM;
+    atomic_fetch_add_explicit(&park_queue.device_count, 1, memory_order_relaxed);
+    return 0;
+}
+
 void park_item_end(struct park_item *item, int code, const struct crystal_error *err)
 {
+    struct crystal_error own = {0};
+
+    if (item->stage) {
+        if (!code && cuda_stage_end(item->stage, item, &own)) {
+            code = -own.code;
+            err = &own;
+        }
+        atomic_fetch_sub_explicit(&park_queue.device_count, 1, memory_order_relaxed);
+    }
     item->state = ITEM_ENDED;
     item->result = result_of(code);
     if (item->previous)
@@ -113,6 +147,7 @@ void park_item_end(struct park_item *item, int code, const struct crystal_error 
                                   memory_order_relaxed);
     }
     (void)pthread_cond_broadcast(&park_queue.changed);
+    advance_streams(item);
     park_item_unref(item);
 }
 
@@ -149,17 +184,60 @@ void park_item_post(struct park_item *item)
         park_item_end(item, code, &err);
 }
 
+/* Whether all before it in its streams has ended. */
+static int is_front(const struct park_item *item)
+{
+    for (uint32_t i = 0; i < item->count; i++)
+        if (item->ops[i].stream->ended + 1 < item->ops[i].place)
+            return 0;
+    return 1;
+}
+
+/* Begins to stage it, or looks whether that is done: 1, 0 not yet. */
+static int stage_go_on(struct park_item *item, struct crystal_error *err)
+{
+    int code;
+
+    if (item->state == ITEM_HELD) {
+        if (!is_front(item))
+            return 0;
+        code = cuda_stage_begin(item->stage, item, err);
+        if (code)
+            return code;
+        item->state = ITEM_STAGED;
+    }
+    return cuda_stage_poll(item->stage, item, err);
+}
+
+void park_item_go_on(struct park_item *item)
+{
+    struct crystal_error err = {0};
+    int staged = 1;
+
+    if (item->state >= ITEM_POSTED)
+        return;
+    if (item->stage)
+        staged = stage_go_on(item, &err);
+    if (!staged || (staged > 0 && park_item_holder(item)))
+        return;
+    park_queue.held_count--;
+    if (staged < 0)
+        park_item_end(item, staged, &err);
+    else
+        park_item_post(item);
+}
+
 static void post_what_can_be(void)
 {
     struct park_item *item = park_queue.first;
 
     while (item && park_queue.held_count) {
-        struct park_item *next = item->next;
+        struct park_item *next;
 
-        if (item->state == ITEM_HELD && !park_item_holder(item)) {
-            park_queue.held_count--;
-            park_item_post(item);
-        }
+        item->refs++; /* it, and with it what is next, may end */
+        park_item_go_on(item);
+        next = item->next;
+        park_item_unref(item);
         item = next;
     }
 }
@@ -211,6 +289,8 @@ static void *worker_main(void *unused)
         park_items_pause(pause_ns);
         park_items_reap();
         pause_ns = pause_ns * 2 < PARK_POLL_MAX_NS ? pause_ns * 2 : PARK_POLL_MAX_NS;
+        if (park_queue_device_count())
+            pause_ns = PARK_POLL_MIN_NS; /* a copy takes less than that */
     }
     return unused;
 }
@@ -224,18 +304,39 @@ void park_items_watch(void)
         park_queue.has_worker = 1;
 }
 
+/* Blocks for what keeps a held item from being posted, or a moment. */
+static void wait_held(struct park_item *item)
+{
+    struct park_item *holder;
+
+    if (item->stage && !is_front(item)) {
+        for (uint32_t i = 0; i < item->count; i++) {
+            struct park_mark before = {item->ops[i].stream, item->ops[i].place - 1};
+
+            (void)park_mark_wait(&before); /* its failure is not ours */
+        }
+        return;
+    }
+    if (item->stage) {
+        park_items_pause(PARK_STAGED_NS);
+        return;
+    }
+    holder = park_item_holder(item);
+    if (holder)
+        park_item_wait(holder); /* earlier, so this ends */
+}
+
 void park_item_wait(struct park_item *item)
 {
     item->refs++;
     while (item->state != ITEM_ENDED) {
         struct crystal_error err = {0};
-        struct park_item *holder =
-            item->state == ITEM_HELD ? park_item_holder(item) : NULL;
         int code;
 
-        if (item->state == ITEM_HELD) {
-            if (holder)
-                park_item_wait(holder); /* earlier, so this ends */
+        if (item->state < ITEM_POSTED) {
+            park_item_go_on(item);
+            if (item->state < ITEM_POSTED)
+                wait_held(item);
             post_what_can_be();
         } else if (!park_queue.client) {
             code =

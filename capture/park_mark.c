@@ -3,6 +3,7 @@
 
 #include "capture/park_queue_state.h"
 
+#include "capture/cuda_device.h"
 #include "capture/recorder.h"
 
 #include <errno.h>
@@ -17,7 +18,24 @@ static void stream_unref(struct park_stream *s)
     free(s); /* no entries: each holds a reference through its item's end */
 }
 
-static int mark_ended(const struct park_mark *mark);
+static void stream_ref(struct park_stream *s)
+{
+    if (s && s != &null_stream) /* that is never freed */
+        s->refs++;
+}
+
+static int entry_ended(const struct park_entry *e)
+{
+    return e->item ? e->item->state == ITEM_ENDED : park_mark_ended(&e->mark);
+}
+
+/* The ncclResult_t of an entry that has ended. */
+static int entry_result(const struct park_entry *e)
+{
+    if (e->item)
+        return e->item->result;
+    return e->mark.stream ? e->mark.stream->result : ncclSuccess;
+}
 
 void park_stream_advance(struct park_stream *s)
 {
@@ -26,28 +44,28 @@ void park_stream_advance(struct park_stream *s)
     if (s->advancing)
         return;
     s->advancing = 1;
-    while ((e = s->first) != NULL) {
-        int result;
+    while ((e = s->first) != NULL && entry_ended(e)) {
+        int result = entry_result(e);
 
-        if (e->item ? e->item->state != ITEM_ENDED : !mark_ended(&e->mark))
-            break;
-        result = e->item ? e->item->result : e->mark.stream->result;
         if (result && !s->result)
             s->result = result;
         s->first = e->next;
         if (!s->first)
             s->last = &s->first;
         s->ended++;
+        if (e->event) {
+            cuda_event_perform(e->event, s, e->generation, !e->mark.stream);
+            cuda_event_unref(e->event);
+        }
         if (e->item)
             park_item_unref(e->item);
-        else
-            stream_unref(e->mark.stream);
+        stream_unref(e->mark.stream);
         free(e);
     }
     s->advancing = 0;
 }
 
-static int mark_ended(const struct park_mark *mark)
+int park_mark_ended(const struct park_mark *mark)
 {
     if (!mark->stream)
         return 1;
@@ -56,41 +74,70 @@ static int mark_ended(const struct park_mark *mark)
     return mark->stream->ended >= mark->seq;
 }
 
-static void mark_wait(const struct park_mark *mark)
+int park_mark_wait(const struct park_mark *mark)
 {
-    while (!mark_ended(mark)) {
-        struct park_entry *e = mark->stream->first;
+    struct park_mark own = *mark; /* the event may be recorded anew while we wait */
+    int result;
 
-        if (e->item) {
+    if (!own.stream)
+        return ncclSuccess;
+    stream_ref(own.stream);
+    while (!park_mark_ended(&own)) {
+        struct park_entry *e = own.stream->first;
+
+        if (e->item)
             park_item_wait(e->item);
-        } else {
-            struct park_mark other = e->mark;
-
-            other.stream->refs++;
-            mark_wait(&other);
-            stream_unref(other.stream);
-        }
+        else
+            (void)park_mark_wait(&e->mark); /* its failure comes to our stream */
     }
+    result = own.stream->result;
+    stream_unref(own.stream);
+    return result;
+}
+
+int park_stream_drain(struct park_stream *s)
+{
+    struct park_mark end = {s, s->issued};
+
+    return park_mark_wait(&end);
+}
+
+static int append(struct park_stream *s, const struct park_entry *entry)
+{
+    struct park_entry *e = malloc(sizeof *e);
+
+    if (!e)
+        return -ENOMEM;
+    *e = *entry;
+    if (e->item)
+        e->item->refs++;
+    stream_ref(e->mark.stream);
+    if (e->event)
+        e->event->refs++;
+    *s->last = e;
+    s->last = &e->next;
+    s->issued++;
+    return 0;
 }
 
 int park_stream_append(struct park_stream *s, struct park_item *item,
                        const struct park_mark *mark)
 {
-    struct park_entry *e = calloc(1, sizeof *e);
+    struct park_entry e = {.item = item};
 
-    if (!e)
-        return -ENOMEM;
-    if (item) {
-        e->item = item;
-        item->refs++;
-    } else {
-        e->mark = *mark;
-        e->mark.stream->refs++;
-    }
-    *s->last = e;
-    s->last = &e->next;
-    s->issued++;
-    return 0;
+    if (mark)
+        e.mark = *mark;
+    return append(s, &e);
+}
+
+int park_stream_append_event(struct park_stream *s, struct cuda_event *event,
+                             const struct park_mark *mark)
+{
+    struct park_entry e = {.event = event, .generation = event->generation};
+
+    if (mark)
+        e.mark = *mark;
+    return append(s, &e);
 }
 
 static void stream_init(struct park_stream *s)
@@ -128,7 +175,7 @@ void park_queue_stream_release(struct park_stream *s)
     park_queue_lock();
     /* What is under way goes on; its entries leave when somebody looks. Streams whose
      * work has not ended stay, a few bytes each. */
-    if (mark_ended(&end))
+    if (park_mark_ended(&end))
         stream_unref(s);
     park_queue_unlock();
 }
@@ -147,23 +194,32 @@ uint16_t park_queue_stream_index(struct park_stream *s)
     return index;
 }
 
-void park_queue_mark_set(struct park_mark *mark, struct park_stream *stream)
+void park_mark_set(struct park_mark *mark, struct park_stream *stream)
 {
-    park_queue_lock();
     park_stream_advance(stream);
-    if (stream != &null_stream)
-        stream->refs++;
+    stream_ref(stream);
     stream_unref(mark->stream);
     mark->stream = stream;
     mark->seq = stream->issued;
+}
+
+void park_mark_drop(struct park_mark *mark)
+{
+    stream_unref(mark->stream);
+    mark->stream = NULL;
+}
+
+void park_queue_mark_set(struct park_mark *mark, struct park_stream *stream)
+{
+    park_queue_lock();
+    park_mark_set(mark, stream);
     park_queue_unlock();
 }
 
 void park_queue_mark_clear(struct park_mark *mark)
 {
     park_queue_lock();
-    stream_unref(mark->stream);
-    mark->stream = NULL;
+    park_mark_drop(mark);
     park_queue_unlock();
 }
 
@@ -173,7 +229,7 @@ int park_queue_stream_wait(struct park_stream *stream, const struct park_mark *m
     int code = 0;
 
     park_queue_lock();
-    if (mark->stream != stream && !mark_ended(mark))
+    if (mark->stream != stream && !park_mark_ended(mark))
         code = park_stream_append(stream, NULL, mark);
     park_queue_unlock();
     return code ? crystal_error_set(err, ENOMEM, "recorder: out of memory") : 0;
@@ -181,17 +237,10 @@ int park_queue_stream_wait(struct park_stream *stream, const struct park_mark *m
 
 int park_queue_mark_wait(const struct park_mark *mark)
 {
-    struct park_mark own;
-    int result = ncclSuccess;
+    int result;
 
     park_queue_lock();
-    own = *mark; /* the event may be recorded anew while we wait */
-    if (own.stream) {
-        own.stream->refs++;
-        mark_wait(&own);
-        result = own.stream->result;
-        stream_unref(own.stream);
-    }
+    result = park_mark_wait(mark);
     park_queue_unlock();
     return result;
 }
@@ -201,10 +250,10 @@ int park_queue_mark_query(const struct park_mark *mark, int *ret_result)
     int ended;
 
     park_queue_lock();
-    ended = mark_ended(mark);
+    ended = park_mark_ended(mark);
     if (!ended) {
         park_items_reap();
-        ended = mark_ended(mark);
+        ended = park_mark_ended(mark);
     }
     if (ended)
         *ret_result = mark->stream ? mark->stream->result : ncclSuccess;

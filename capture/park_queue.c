@@ -7,6 +7,7 @@
 
 #include "capture/park_queue_state.h"
 
+#include "capture/cuda_device.h"
 #include "capture/recorder.h"
 #include "runtime/clock.h"
 
@@ -96,15 +97,53 @@ static int enter_streams(struct park_item *item)
             k++;
         if (k == i)
             code = park_stream_append(item->ops[i].stream, item, NULL);
+        item->ops[i].place = k == i ? item->ops[i].stream->issued : item->ops[k].place;
     }
     return code;
+}
+
+uint32_t park_queue_device_count(void)
+{
+    return atomic_load_explicit(&park_queue.device_count, memory_order_relaxed);
+}
+
+static int on_device(const struct park_item *item)
+{
+    for (uint32_t i = 0; i < item->count; i++)
+        if (item->ops[i].stream->is_device)
+            return 1;
+    return 0;
+}
+
+/* Whether the call waits until the item has ended. */
+static int is_for_now(const struct park_item *item)
+{
+    int is_for_now = 0;
+
+    for (uint32_t i = 0; i < item->count; i++)
+        if (item->ops[i].stream->is_device)
+            is_for_now |= !cuda_device_may_defer(item->ops[i].stream);
+    for (uint32_t i = 0; i < item->count; i++)
+        item->ops[i].stream->is_forked = 0;
+    return is_for_now;
+}
+
+/* Puts it behind all that is under way. */
+static void enter_list(struct park_item *item)
+{
+    item->previous = park_queue.last;
+    if (park_queue.last)
+        park_queue.last->next = item;
+    else
+        park_queue.first = item;
+    park_queue.last = item;
 }
 
 int park_queue_issue(const struct park_op *ops, uint32_t count,
                      struct crystal_error *err)
 {
     struct park_item *item;
-    int code;
+    int code = 0;
 
     if (!count)
         return 0;
@@ -113,7 +152,7 @@ int park_queue_issue(const struct park_op *ops, uint32_t count,
         return crystal_error_set(err, ENOMEM, "recorder: out of memory");
     memcpy(item->ops, ops, count * sizeof *ops);
     item->count = count;
-    item->refs = 1;
+    item->refs = 2; /* the list's and ours */
     park_queue_lock();
     for (uint32_t i = 0; i < count; i++) {
         ops[i].comm->refs++;
@@ -122,30 +161,29 @@ int park_queue_issue(const struct park_op *ops, uint32_t count,
     if (park_queue.first)
         park_items_reap();
     park_queue.issue_count++;
-    code = enter_streams(item);
-    item->previous = park_queue.last;
-    if (park_queue.last)
-        park_queue.last->next = item;
-    else
-        park_queue.first = item;
-    park_queue.last = item;
+    if (on_device(item))
+        code = park_item_stage(item);
+    if (!code)
+        code = enter_streams(item);
+    enter_list(item);
     if (code) {
         struct crystal_error why = {0};
 
         (void)crystal_error_set(&why, ENOMEM, "recorder: out of memory");
         park_item_end(item, code, &why);
-        code = crystal_error_set(err, ENOMEM, "recorder: out of memory");
-    } else if (park_item_holder(item)) {
-        park_queue.held_count++;
-        park_items_watch();
-        (void)pthread_cond_broadcast(&park_queue.changed);
     } else {
-        item->refs++;
-        park_item_post(item);
-        if (item->state == ITEM_ENDED) /* only a failure ends it here */
-            code = crystal_error_set(err, ECANCELED, "%s", recorder_last_error());
-        park_item_unref(item);
+        park_queue.held_count++;
+        park_item_go_on(item);
+        if (item->stage && is_for_now(item))
+            park_item_wait(item);
+        if (item->state < ITEM_POSTED) {
+            park_items_watch();
+            (void)pthread_cond_broadcast(&park_queue.changed);
+        }
     }
+    if (item->state == ITEM_ENDED && item->result)
+        code = crystal_error_set(err, ECANCELED, "%s", recorder_last_error());
+    park_item_unref(item);
     park_queue_unlock();
     return code;
 }

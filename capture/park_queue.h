@@ -4,6 +4,10 @@
  * still writes what it reads (or the like, see park_item.c); then it is posted as soon
  * as that one has ended. Only the host's own waits park the rank. Streams and events
  * have CUDA's meaning. All functions are thread-safe.
+ *
+ * Operations on device memory go through the same queue, with their copies to and from
+ * host memory in between (cuda_stage.h); those whose stream also takes other work end
+ * before the call returns (cuda_device.h).
  */
 #ifndef CRYSTAL_PARK_QUEUE_H
 #define CRYSTAL_PARK_QUEUE_H
@@ -25,6 +29,7 @@ struct ncclComm {
     uint32_t number; /* by which the coordinator knows it */
     uint32_t nranks;
     uint32_t crank;
+    int gpu;              /* as CUDA counts them; 0 on host memory */
     uint32_t refs;        /* handle and operations under way; park lock */
     uint32_t child_count; /* splits and shrinks so far; the program's one caller */
     char name[CRYSTAL_COMM_NAME_BYTES];
@@ -36,6 +41,7 @@ struct park_op {
     struct crystal_client_op client;
     struct ncclComm *comm;
     struct park_stream *stream;
+    uint64_t place;         /* in the stream, once issued: entries up to it */
     uint64_t payload_bytes; /* kept; 0 = not */
     uint64_t payload_offset;
 };
@@ -54,6 +60,9 @@ void park_queue_open(struct crystal_client *client,
 struct crystal_client *park_queue_close(void);
 /* Forgets the client: later operations fail. For the child of a fork. */
 void park_queue_forget(void);
+
+/* Operations on device memory under way, for a quick look; thread-safe. */
+uint32_t park_queue_device_count(void);
 
 struct park_stream *park_queue_stream_create(struct crystal_error *err);
 struct park_stream *park_queue_stream_null(void);

@@ -8,10 +8,19 @@
 
 #include <pthread.h>
 
+struct cuda_event;
+struct cuda_stage;
+
 #define PARK_POLL_MIN_NS 200000L
 #define PARK_POLL_MAX_NS 2000000L
+#define PARK_STAGED_NS   50000L
 
-enum park_item_state { ITEM_HELD, ITEM_POSTED, ITEM_ENDED };
+enum park_item_state {
+    ITEM_HELD,
+    ITEM_STAGED, /* device memory: on its way to host memory (capture/cuda_stage.h) */
+    ITEM_POSTED,
+    ITEM_ENDED
+};
 
 /* One deposit: the operations of a call or a group. */
 struct park_item {
@@ -21,15 +30,19 @@ struct park_item {
     int is_waited; /* a thread is in crystal_client_wait for it */
     int result;    /* ncclResult_t once ended */
     uint32_t ticket;
+    struct cuda_stage *stage; /* owned; NULL: nothing of it is on a device */
     uint32_t count;
     struct park_op ops[];
 };
 
-/* What stands in a stream: an item, or another stream's mark to wait for. */
+/* What stands in a stream: an item, or another stream's mark to wait for. On a device,
+ * what the program does with events behind such: a record (no mark), or a wait. */
 struct park_entry {
     struct park_entry *next;
-    struct park_item *item; /* NULL: mark */
+    struct park_item *item; /* NULL: mark or event */
     struct park_mark mark;
+    struct cuda_event *event; /* a reference; NULL: none */
+    uint64_t generation;      /* of the event when it was recorded */
 };
 
 struct park_stream {
@@ -41,6 +54,12 @@ struct park_stream {
     uint64_t issued; /* entries so far */
     uint64_t ended;  /* of these, from the front */
     struct park_entry *first, **last;
+    /* of a device only */
+    int is_device;
+    int gpu;       /* as CUDA counts them */
+    void *handle;  /* cudaStream_t */
+    int is_forked; /* it has waited for an event since its last operation */
+    int has_work;  /* the program has put something else into it */
 };
 
 extern struct park_queue {
@@ -49,7 +68,8 @@ extern struct park_queue {
     struct crystal_client *client;
     struct crystal_payload_writer *payload;
     struct park_item *first, *last;
-    uint32_t held_count;
+    uint32_t held_count;           /* items that are not posted */
+    _Atomic uint32_t device_count; /* items with a stage; relaxed */
     int has_worker;
     uint64_t issue_count;
 } park_queue;
@@ -64,6 +84,10 @@ void park_item_unref(struct park_item *item);
 void park_comm_unref(struct ncclComm *comm);
 /* The earlier item that holds this one back, NULL: none. */
 struct park_item *park_item_holder(struct park_item *item);
+/* Prepares one with operations on a device; -ENOMEM. */
+int park_item_stage(struct park_item *item);
+/* Posts it, or what comes before that, as far as can be now; a failure ends it. */
+void park_item_go_on(struct park_item *item);
 /* Hands item to the coordinator; a failure ends it. */
 void park_item_post(struct park_item *item);
 /* It is over, with a negative errno where it failed, for the reason in err. */
@@ -79,9 +103,20 @@ void park_item_wait(struct park_item *item);
 
 /* park_mark.c */
 void park_stream_advance(struct park_stream *stream);
+/* Blocks until nothing stands in the stream; the lock is not held meanwhile. The
+ * ncclResult_t of its first failure. */
+int park_stream_drain(struct park_stream *stream);
+/* The same for what stands before a mark, which may be set anew meanwhile. */
+int park_mark_wait(const struct park_mark *mark);
+int park_mark_ended(const struct park_mark *mark);
+void park_mark_set(struct park_mark *mark, struct park_stream *stream);
+void park_mark_drop(struct park_mark *mark);
 /* -ENOMEM. item or mark, the other NULL. */
 int park_stream_append(struct park_stream *stream, struct park_item *item,
                        const struct park_mark *mark);
+/* The same of a device's event: its record, or (mark not NULL) the wait for it. */
+int park_stream_append_event(struct park_stream *stream, struct cuda_event *event,
+                             const struct park_mark *mark);
 
 /* park_blocked.c */
 /* Asked by a thread that waits in the client: does the whole rank wait? The only

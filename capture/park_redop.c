@@ -1,6 +1,7 @@
 /* Reduction operators with a factor (ncclRedOpCreatePreMulSum) in capture. */
 #include "config.h"
 
+#include "capture/cuda_device.h"
 #include "capture/park.h"
 
 #include <errno.h>
@@ -25,18 +26,24 @@ ncclResult_t park_RedOpCreatePreMulSum(ncclRedOp_t *op, void *scalar,
                                        ncclScalarResidence_t residence, ncclComm_t comm)
 {
     size_t bytes = crystal_dtype_bytes(datatype);
+    uint64_t bits = 0;
     unsigned i = 0;
 
-    (void)residence; /* device memory is host memory here */
     if (!op || !scalar || !comm || !bytes)
         return PARK_FAIL(ncclInvalidArgument,
                          "recorder: ncclRedOpCreatePreMulSum: bad argument");
+    if (residence == ncclScalarHostImmediate || !cuda_device_is_active())
+        memcpy(&bits, scalar, bytes);
+    else if (cuda_api_get()->cudaMemcpy(&bits, scalar, bytes, CUDA_COPY_DEFAULT))
+        return PARK_FAIL(ncclUnhandledCudaError,
+                         "recorder: ncclRedOpCreatePreMulSum: the factor cannot be "
+                         "copied from the device");
     (void)pthread_mutex_lock(&redops.lock);
     while (i < PREMUL_MAX && redops.premul[i].in_use)
         i++;
     if (i < PREMUL_MAX) {
-        redops.premul[i] = (struct premul){.in_use = 1, .datatype = datatype};
-        memcpy(&redops.premul[i].bits, scalar, bytes);
+        redops.premul[i] =
+            (struct premul){.in_use = 1, .datatype = datatype, .bits = bits};
     }
     (void)pthread_mutex_unlock(&redops.lock);
     if (i == PREMUL_MAX)

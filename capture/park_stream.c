@@ -2,17 +2,12 @@
  * is parked. */
 #include "config.h"
 
+#include "capture/cuda_device.h"
 #include "capture/park.h"
 #include "capture/recorder.h"
 
 #include <stdlib.h>
 #include <string.h>
-
-struct crystal_event {
-    uint32_t index;
-    struct park_mark mark;
-    struct recorder_poll poll;
-};
 
 static struct park_stream *stream_of(ncclStream_t stream)
 {
@@ -29,6 +24,10 @@ ncclResult_t park_stream_create(ncclStream_t *ret_stream)
     s = park_queue_stream_create(&err);
     if (!s)
         return park_fail(&err, ncclSystemError);
+    if (cuda_device_know(s)) {
+        park_queue_stream_release(s);
+        return PARK_FAIL(ncclSystemError, "recorder: out of memory");
+    }
     *ret_stream = s;
     return ncclSuccess;
 }
@@ -36,7 +35,7 @@ ncclResult_t park_stream_create(ncclStream_t *ret_stream)
 ncclResult_t park_stream_destroy(ncclStream_t stream)
 {
     if (stream)
-        park_queue_stream_release(stream);
+        cuda_device_drop(stream);
     return ncclSuccess;
 }
 
