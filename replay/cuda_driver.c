@@ -24,6 +24,7 @@ int cu_driver_open(struct cu_driver *ret, struct crystal_error *err)
                 {"cuStreamCreate", &d.stream_create},
                 {"cuMemHostAlloc", &d.host_alloc},
                 {"cuMemHostRegister_v2", &d.host_register},
+                {"cuMemHostUnregister", &d.host_unregister},
                 {"cuMemcpyHtoDAsync_v2", &d.put},
                 {"cuMemcpyDtoHAsync_v2", &d.fetch},
                 {"cuMemcpy2DAsync_v2", &d.copy2d},

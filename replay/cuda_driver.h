@@ -51,6 +51,7 @@ struct cu_driver {
     cu_result (*stream_create)(cu_stream *, unsigned flags);
     cu_result (*host_alloc)(void **, size_t bytes, unsigned flags);
     cu_result (*host_register)(void *, size_t bytes, unsigned flags);
+    cu_result (*host_unregister)(void *);
     cu_result (*put)(cu_pointer to, const void *from, size_t bytes, cu_stream);
     cu_result (*fetch)(void *to, cu_pointer from, size_t bytes, cu_stream);
     cu_result (*copy2d)(const struct cu_copy2d *, cu_stream);

@@ -24,6 +24,7 @@
 #define CRYSTAL_NET_REQUESTS 32 /* in flight per end; NCCL has 8 */
 #define CRYSTAL_NET_COMMS    4096
 
+struct crystal_copiers;
 struct crystal_device;
 struct crystal_graph;
 struct crystal_prefetch;
@@ -44,6 +45,7 @@ struct crystal_net_module {
     struct crystal_graph *graph;       /* NULL without recorded payload */
     struct crystal_prefetch *prefetch; /* NULL but with --crystal-payload=all */
     struct crystal_rooms *rooms;       /* of messages on their way */
+    struct crystal_copiers *copiers;   /* NULL: nobody copies for us */
     int is_sharing;   /* payload between ranks of one host goes through memory */
     int is_valueless; /* contents of virtual ranks' floating-point messages are left out
                        */
@@ -180,13 +182,14 @@ struct crystal_net_request {
     uint64_t due_ns;               /* not done before; 0 at once */
     uint64_t number;               /* of this end, from 0 */
     uint64_t step;      /* virtual receive: of the connection, for its flags */
-    uint64_t shared_at; /* TCP sender: place of its payload in shared memory */
-    int is_placed;      /* it is there */
+    uint64_t shared_at; /* its place in shared memory */
+    int is_placed;      /* it has one, and data is there */
     struct crystal_message_id id;
 };
 
 struct crystal_net_end_ops {
     const char *name;
+    int has_rooms; /* bytes may be anywhere until they move, and when they have */
     /* 0, or negative errno with err set; the request is in the end's queue */
     int (*start)(struct crystal_net_end *end, struct crystal_net_request *request,
                  struct crystal_error *err);
@@ -195,6 +198,11 @@ struct crystal_net_end_ops {
     void (*close)(struct crystal_net_end *end); /* frees the end */
     /* whether anybody asks for the request's bytes; NULL: always */
     int (*needs)(struct crystal_net_end *end, const struct crystal_net_request *r);
+    /* where the bytes of a request that is being posted are to be for the other side;
+     * NULL: nowhere (yet) */
+    unsigned char *(*place)(struct crystal_net_end *end, struct crystal_net_request *r);
+    /* the request's bytes are in the caller's buffer; NULL: nobody needs to know */
+    void (*release)(struct crystal_net_end *end, struct crystal_net_request *r);
 };
 
 /* What all ends have; the first member of each kind's own struct. */
@@ -207,6 +215,7 @@ struct crystal_net_end {
     int is_send;
     int failed;       /* positive errno: every further call fails */
     unsigned waiting; /* requests that have waited long, as the roll says */
+    unsigned polls;   /* of requests that were not done */
     uint64_t number;
     struct crystal_net_request requests[CRYSTAL_NET_REQUESTS];
     /* requests that are not moved yet, oldest first */

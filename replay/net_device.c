@@ -35,8 +35,9 @@ struct lane {
     volatile uint32_t *ended; /* written by the GPU */
 };
 
+/* Memory that is to be made known to the GPU, or is. */
 struct pin {
-    void *memory;
+    void *memory; /* NULL: not any more */
     uint64_t bytes;
 };
 
@@ -48,9 +49,10 @@ struct crystal_device {
     struct crystal_rooms *rooms;
     /* memory that a thread makes known to the GPU; under pin_lock */
     pthread_mutex_t pin_lock;
-    pthread_cond_t pin_news;
+    pthread_cond_t pin_news, pin_done;
     struct pin pins[PINS_MOST];
     unsigned pin_head, pin_tail;
+    void *pinning; /* what the thread is at */
 };
 
 /* The process's; set once. */
@@ -83,28 +85,54 @@ static void *pin_main(void *argument)
                     "buffers on a GPU: cannot pin host memory, copying more slowly");
         return NULL;
     }
+    (void)pthread_mutex_lock(&d->pin_lock);
     for (;;) {
         struct pin pin;
 
-        (void)pthread_mutex_lock(&d->pin_lock);
         while (d->pin_tail == d->pin_head)
             (void)pthread_cond_wait(&d->pin_news, &d->pin_lock);
         pin = d->pins[d->pin_tail++ % PINS_MOST];
+        if (!pin.memory)
+            continue;
+        d->pinning = pin.memory;
         (void)pthread_mutex_unlock(&d->pin_lock);
         (void)d->cu.host_register(pin.memory, pin.bytes, CU_HOST_PORTABLE);
+        (void)pthread_mutex_lock(&d->pin_lock);
+        d->pinning = NULL;
+        (void)pthread_cond_broadcast(&d->pin_done);
     }
     return NULL;
 }
 
-static void on_memory(void *user, void *memory, uint64_t bytes)
+void crystal_device_pin(struct crystal_device *d, void *memory, uint64_t bytes)
 {
-    struct crystal_device *d = user;
-
     (void)pthread_mutex_lock(&d->pin_lock);
     if (d->pin_head - d->pin_tail < PINS_MOST) /* else it stays slower */
         d->pins[d->pin_head++ % PINS_MOST] = (struct pin){memory, bytes};
     (void)pthread_cond_signal(&d->pin_news);
     (void)pthread_mutex_unlock(&d->pin_lock);
+}
+
+void crystal_device_unpin(struct crystal_device *d, void *memory)
+{
+    cu_context old;
+
+    (void)pthread_mutex_lock(&d->pin_lock);
+    for (unsigned i = d->pin_tail; i != d->pin_head; i++)
+        if (d->pins[i % PINS_MOST].memory == memory)
+            d->pins[i % PINS_MOST].memory = NULL;
+    while (d->pinning == memory)
+        (void)pthread_cond_wait(&d->pin_done, &d->pin_lock);
+    (void)pthread_mutex_unlock(&d->pin_lock);
+    if (d->cu.ctx_push(d->context))
+        return;
+    (void)d->cu.host_unregister(memory); /* it may not be known at all */
+    (void)d->cu.ctx_pop(&old);
+}
+
+static void on_memory(void *user, void *memory, uint64_t bytes)
+{
+    crystal_device_pin(user, memory, bytes);
 }
 
 static int pin_start(struct crystal_device *d, struct crystal_error *err)
@@ -113,6 +141,7 @@ static int pin_start(struct crystal_device *d, struct crystal_error *err)
 
     (void)pthread_mutex_init(&d->pin_lock, NULL); /* cannot fail on Linux */
     (void)pthread_cond_init(&d->pin_news, NULL);
+    (void)pthread_cond_init(&d->pin_done, NULL);
     d->rooms = crystal_rooms_create(on_memory, d);
     if (!d->rooms)
         return crystal_error_set(err, ENOMEM, "out of memory for buffers on a GPU");

@@ -8,6 +8,7 @@
 
 #include "replay/net.h"
 
+#include "replay/net_copiers.h"
 #include "replay/net_messages.h"
 #include "replay/net_payload.h"
 #include "replay/net_rings.h"
@@ -147,6 +148,23 @@ static int nics_read(unsigned *ret, struct crystal_error *err)
     return 0;
 }
 
+static int copiers_init(struct crystal_net_module *m, struct crystal_error *err)
+{
+    const char *text = getenv(CRYSTAL_ENV_COPIERS), *end;
+    uint64_t count = crystal_copiers_count();
+
+    if (text && *text &&
+        (number_parse(text, &count, &end) || *end || count > CRYSTAL_COPIERS_MOST))
+        return crystal_error_set(err, EINVAL,
+                                 CRYSTAL_ENV_COPIERS
+                                 ": '%s' is not a number of threads, 0 to %u",
+                                 text, CRYSTAL_COPIERS_MOST);
+    m->copiers = count ? crystal_copiers_create((unsigned)count) : NULL;
+    if (count && !m->copiers)
+        return crystal_error_set(err, ENOMEM, "out of memory for the net plugin");
+    return 0;
+}
+
 static int module_init(struct crystal_net_module *m, struct crystal_error *err)
 {
     const char *run_dir = getenv(CRYSTAL_ENV_RUN_DIR);
@@ -163,6 +181,8 @@ static int module_init(struct crystal_net_module *m, struct crystal_error *err)
     for (unsigned i = 0; i < CRYSTAL_NICS_MAX; i++)
         (void)pthread_mutex_init(&m->links[i].lock, NULL); /* cannot fail on Linux */
     m->rooms = crystal_rooms_create(NULL, NULL);
+    if (copiers_init(m, err))
+        return -err->code;
     if (!m->rooms)
         return crystal_error_set(err, ENOMEM, "out of memory for the net plugin");
     if (run_dir && *run_dir && m->lrank != UINT32_MAX) {

@@ -16,6 +16,8 @@
 #include <string.h>
 
 #define WAITING_NS 3000000000U
+#define WAITING_POLLS \
+    1024U /* of a thread that does not sleep, to a look at the clock */
 
 static struct crystal_net_request *request_take(struct crystal_net_end *end)
 {
@@ -155,7 +157,8 @@ static void tell_waiting(struct crystal_net_request *r)
     const struct crystal_operation *op = r->id.operation;
     struct crystal_net_end *end = r->end;
 
-    if (r->told || crystal_now_ns() < r->posted_ns + WAITING_NS)
+    if (r->told || (++end->polls % WAITING_POLLS && !crystal_wait_sleeps()) ||
+        crystal_now_ns() < r->posted_ns + WAITING_NS)
         return;
     r->told = 1;
     if (!end->waiting++)

@@ -1,6 +1,6 @@
-/* Shared memory for payload. See net_share.h. Places count on and on; a place modulo
- * the ring's size is where it lies, and the end of the ring is left out where a message
- * does not fit in front of it. */
+/* Shared memory of a connection. See net_share.h. Places count on and on; a place
+ * modulo the ring's size is where it lies, and the end of the ring is left out where a
+ * piece does not fit in front of it. */
 #include "config.h"
 
 #include "replay/net_share.h"
@@ -8,6 +8,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdatomic.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,17 +19,45 @@
 
 #define SHARE_PREFIX "crystal-"
 
+#define SLOTS 64U
+
+struct slot {
+    _Atomic uint64_t filled; /* number of the message or piece + 1, written last */
+    struct crystal_share_message message;
+    uint64_t zero[2];
+};
+_Static_assert(sizeof(struct slot) == 64, "drawn in net_share.h");
+
+struct answer {
+    _Atomic uint64_t filled;
+    _Atomic uint64_t ns;
+};
+
 struct ring {
-    _Atomic uint64_t taken; /* places before this are free again; the receiver writes */
-    _Atomic uint64_t opened; /* by the receiver, which then removes the file */
-    unsigned char pad[48];
+    _Atomic uint64_t taken; /* the receiver's */
+    _Atomic uint64_t opened;
+    _Atomic uint64_t received;
+    _Atomic uint64_t receiver_sleeps; /* it sets it, whoever wakes it clears it */
+    unsigned char pad[32];
+    _Atomic uint64_t sender_sleeps;
+    unsigned char sender_pad[56];
+    struct slot slots[SLOTS];
+    struct answer answers[SLOTS];
+    unsigned char to_page[8192 - 128 - SLOTS * 80];
     unsigned char data[CRYSTAL_SHARE_BYTES];
 };
+_Static_assert(offsetof(struct ring, slots) == 128 &&
+                   offsetof(struct ring, answers) == 4224 &&
+                   offsetof(struct ring, data) == 8192,
+               "drawn in net_share.h");
 
 struct crystal_share {
     struct ring *ring;
-    uint64_t next; /* sender: the next place */
-    char path[64]; /* sender; else empty */
+    uint64_t next;     /* sender: the next place */
+    uint64_t number;   /* of the next message or piece to send or to receive */
+    uint64_t received; /* sender: what the receiver was last seen to have */
+    uint64_t answer;   /* number of the next answer */
+    char path[64];     /* sender; else empty */
 };
 
 static int path_make(char *path, size_t bytes, const char *name)
@@ -161,8 +190,41 @@ unsigned char *crystal_share_place(struct crystal_share *share, uint64_t bytes,
     return share->ring->data + at % CRYSTAL_SHARE_BYTES;
 }
 
-const unsigned char *crystal_share_at(const struct crystal_share *share, uint64_t at,
-                                      uint64_t bytes)
+unsigned char *crystal_share_payload(struct crystal_share *share)
+{
+    return share->ring->data;
+}
+
+int crystal_share_send(struct crystal_share *share,
+                       const struct crystal_share_message *message)
+{
+    struct slot *slot = &share->ring->slots[share->number % SLOTS];
+
+    if (share->number - share->received >= SLOTS)
+        share->received =
+            atomic_load_explicit(&share->ring->received, memory_order_acquire);
+    if (share->number - share->received >= SLOTS)
+        return 0;
+    slot->message = *message;
+    atomic_store_explicit(&slot->filled, ++share->number, memory_order_release);
+    return 1;
+}
+
+int crystal_share_receive(struct crystal_share *share,
+                          struct crystal_share_message *ret)
+{
+    struct slot *slot = &share->ring->slots[share->number % SLOTS];
+
+    if (atomic_load_explicit(&slot->filled, memory_order_acquire) != share->number + 1)
+        return 0;
+    *ret = slot->message;
+    atomic_store_explicit(&share->ring->received, ++share->number,
+                          memory_order_release);
+    return 1;
+}
+
+unsigned char *crystal_share_at(const struct crystal_share *share, uint64_t at,
+                                uint64_t bytes)
 {
     const uint64_t in_ring = at % CRYSTAL_SHARE_BYTES;
 
@@ -172,4 +234,50 @@ const unsigned char *crystal_share_at(const struct crystal_share *share, uint64_
 void crystal_share_taken(struct crystal_share *share, uint64_t at, uint64_t bytes)
 {
     atomic_store_explicit(&share->ring->taken, at + bytes, memory_order_release);
+}
+
+void crystal_share_answer(struct crystal_share *share, uint64_t ns)
+{
+    struct answer *answer = &share->ring->answers[share->answer % SLOTS];
+
+    atomic_store_explicit(&answer->ns, ns, memory_order_relaxed);
+    atomic_store_explicit(&answer->filled, ++share->answer, memory_order_release);
+}
+
+int crystal_share_answered(struct crystal_share *share, uint64_t *ret_ns)
+{
+    struct answer *answer = &share->ring->answers[share->answer % SLOTS];
+
+    if (atomic_load_explicit(&answer->filled, memory_order_acquire) !=
+        share->answer + 1)
+        return 0;
+    *ret_ns = atomic_load_explicit(&answer->ns, memory_order_relaxed);
+    share->answer++;
+    return 1;
+}
+
+static _Atomic uint64_t *own_sleeps(const struct crystal_share *share)
+{
+    return share->path[0] ? &share->ring->sender_sleeps : &share->ring->receiver_sleeps;
+}
+
+int crystal_share_sleeps(const struct crystal_share *share)
+{
+    return atomic_load_explicit(own_sleeps(share), memory_order_relaxed) != 0;
+}
+
+void crystal_share_sleep(struct crystal_share *share)
+{
+    atomic_store(own_sleeps(share), 1);
+    atomic_thread_fence(memory_order_seq_cst); /* before it looks once more */
+}
+
+int crystal_share_wakes(struct crystal_share *share)
+{
+    _Atomic uint64_t *sleeps =
+        share->path[0] ? &share->ring->receiver_sleeps : &share->ring->sender_sleeps;
+
+    atomic_thread_fence(memory_order_seq_cst); /* behind what it has done */
+    return atomic_load_explicit(sleeps, memory_order_relaxed) &&
+           atomic_exchange(sleeps, 0);
 }

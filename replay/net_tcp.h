@@ -1,11 +1,16 @@
 /* What two ends of this plugin say on a TCP connection after the hello.
  *
  * share, sender to receiver, at first and only where CRYSTAL_SHARE=1 and both are on
- * one host: 32 bytes offset bytes what 0     4 0x53595243 ("CRYS") 4     4 zero 8    24
- * name of the memory (net_share.h) in which payload lies from now on message, sender to
- * receiver: 32 bytes, then its payload offset bytes what 0     4 0x4d595243 ("CRYM") 4
- * 4 flags: 1 = rendezvous: the receiver answers with an ack; 2 = shared: in place of
- * the payload follow 8 bytes, its place in the shared memory 8     8 bytes of payload
+ * one host: 32 bytes. From then on messages and answers go through the memory
+ * (net_share.h); a byte of any value on the socket, either way, wakes the other side.
+ *   offset bytes what
+ *        0     4 0x53595243 ("CRYS")
+ *        4     4 zero
+ *        8    24 name of the memory
+ * message, sender to receiver: 32 bytes, then its payload
+ *        0     4 0x4d595243 ("CRYM")
+ *        4     4 flags: 1 = rendezvous: the receiver answers with an ack
+ *        8     8 bytes of payload
  *       16     8 when its first byte left the sender's NIC (CLOCK_MONOTONIC ns of node
  *                0, crystal_net_job_ns; without a board the ranks share a host)
  *       24     8 number of the message on this connection, from 0
@@ -27,7 +32,6 @@
 #define CRYSTAL_TCP_ACK        0x41595243U
 #define CRYSTAL_TCP_SHARE      0x53595243U
 #define CRYSTAL_TCP_RENDEZVOUS 1U
-#define CRYSTAL_TCP_SHARED     2U
 
 struct crystal_tcp_message {
     uint32_t magic;
@@ -54,8 +58,7 @@ struct crystal_tcp_ack {
 };
 _Static_assert(sizeof(struct crystal_tcp_ack) == 24, "drawn above");
 
-/* A message header that is well formed, is the one that comes next, and fits room.
- * Shared ones are checked for the rest where their place is known. */
+/* A message header that is well formed, is the one that comes next, and fits room. */
 int crystal_tcp_message_check(const struct crystal_tcp_message *message,
                               uint64_t number, uint64_t room,
                               struct crystal_error *err);

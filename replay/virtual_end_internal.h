@@ -25,6 +25,9 @@ struct virtual_end {
     struct crystal_net_end base;
     struct virtual_ring ring; /* of the last operation */
     uint64_t link_free_ns;    /* receiver: the messages before have left */
+    /* receiver: crystal_lines_news + 1 when the oldest request's message was not there;
+     * 0: it has not been asked for */
+    uint64_t wanted;
     /* receiver: steps of NCCL's connection, for flags: up to the present operation and
      * with all that were announced */
     uint64_t base_step, next_step;

@@ -214,6 +214,19 @@ static int push_locked(struct crystal_lines *lines, uint64_t seq, uint32_t chann
     return 0;
 }
 
+static void news_add(struct crystal_lines *lines, uint32_t channel)
+{
+    if (channel < CRYSTAL_NET_CHANNELS)
+        (void)atomic_fetch_add(&lines->news[channel], 1);
+}
+
+uint64_t crystal_lines_news(const struct crystal_lines *lines, uint32_t channel)
+{
+    return channel < CRYSTAL_NET_CHANNELS
+               ? atomic_load_explicit(&lines->news[channel], memory_order_acquire)
+               : 0;
+}
+
 /* Takes over what the message holds. */
 static int message_push(struct crystal_lines *lines, uint64_t seq, uint32_t channel,
                         uint64_t index, uint64_t count, struct line_message *message,
@@ -223,6 +236,7 @@ static int message_push(struct crystal_lines *lines, uint64_t seq, uint32_t chan
 
     (void)pthread_mutex_lock(&lines->lock);
     code = push_locked(lines, seq, channel, index, count, message, err);
+    news_add(lines, channel);
     wakes = lines->is_waited && !pthread_equal(lines->waiter, pthread_self());
     lines->is_waited = 0;
     (void)pthread_mutex_unlock(&lines->lock);
@@ -301,6 +315,7 @@ int crystal_lines_own(struct crystal_lines *lines, uint64_t seq, uint32_t channe
         own = &line->own[index % 2];
         crystal_room_give(own->room);
         *own = (struct line_own){copy, bytes, index + 1};
+        news_add(lines, channel);
     }
     wakes = lines->is_waited && !pthread_equal(lines->waiter, pthread_self());
     (void)pthread_mutex_unlock(&lines->lock);

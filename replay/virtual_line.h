@@ -93,6 +93,10 @@ int crystal_lines_take(struct crystal_lines *lines,
                        uint64_t *ret_bytes, uint64_t *ret_ns, uint64_t *ret_free_ns,
                        struct crystal_error *err);
 
+/* A count of what came for a channel's lines: what a take was in want of is not there
+ * before it changes. */
+uint64_t crystal_lines_news(const struct crystal_lines *lines, uint32_t channel);
+
 /* Lines that are not over, for tests. */
 uint32_t crystal_lines_count(struct crystal_lines *lines);
 

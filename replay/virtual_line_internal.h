@@ -46,6 +46,7 @@ struct crystal_lines {
     struct crystal_room *zeros;   /* never written again, for the GPU to copy; owned */
     int is_waited;                /* a thread waits for a's messages */
     pthread_t waiter;
+    _Atomic uint64_t news[CRYSTAL_NET_CHANNELS]; /* written under the lock */
 };
 
 /* a's message, NULL where it is not there (yet). */

@@ -194,6 +194,8 @@ static int copy_put(const struct line_put *put, struct line_message *copy)
 {
     struct crystal_room *room = copy->room;
 
+    if (put->next->ring.proto == CRYSTAL_PROTO_SIMPLE && is_exchanged(put, room))
+        return share_put(put, room);
     if (!is_exchanged(put, room) || atomic_load(&room->owners) > 1)
         return wire_put(put, copy->data);
     crystal_form_flags(put->next->ring.proto, put->next->step, put->wire_bytes,

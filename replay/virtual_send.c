@@ -247,5 +247,9 @@ static int send_needs(struct crystal_net_end *end, const struct crystal_net_requ
 }
 
 const struct crystal_net_end_ops crystal_virtual_send_ops = {
-    "virtual send", virtual_start_send, send_progress, crystal_virtual_close,
-    send_needs};
+    .name = "virtual send",
+    .has_rooms = 1,
+    .start = virtual_start_send,
+    .progress = send_progress,
+    .close = crystal_virtual_close,
+    .needs = send_needs};

@@ -56,6 +56,11 @@ bool crystal_wait_is_noted(int fd, short events)
     return false;
 }
 
+bool crystal_wait_sleeps(void)
+{
+    return list.waits;
+}
+
 void crystal_wait_forget(int fd)
 {
     for (unsigned i = 0; i < list.count; i++)

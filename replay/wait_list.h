@@ -23,6 +23,8 @@ void crystal_wait_fd(int fd, short events);
  * no use. */
 bool crystal_wait_is_noted(int fd, short events);
 void crystal_wait_forget(int fd); /* it is closed */
+/* Whether this thread is taken to sleep when nothing moves: it has before. */
+bool crystal_wait_sleeps(void);
 /* What crystal_net_more said on this thread. */
 bool crystal_wait_is_more(void);
 void crystal_wait_until(uint64_t at_ns); /* CLOCK_MONOTONIC */

@@ -56,9 +56,12 @@
 /* Plugin: how many NICs NCCL sees, crystal0 and so on, each of the wire's speed;
  * unset = 1. */
 #define CRYSTAL_ENV_NICS "CRYSTAL_NICS"
-/* Plugin: "1" lets ranks of one host give each other payload through shared memory, of
+/* Plugin: "1" lets ranks of one host give each other messages through shared memory, of
  * 16 MiB a connection; "0" (default): through the socket. */
 #define CRYSTAL_ENV_SHARE "CRYSTAL_SHARE"
+/* Plugin: so many threads (0 to 16) copy large messages in host memory; unset: one for
+ * each eight CPUs that the process may run on, at most 4. */
+#define CRYSTAL_ENV_COPIERS "CRYSTAL_COPIERS"
 /* Plugin: a list of all messages goes to the file PATH.LRANK (replay/net_messages.h).
  */
 #define CRYSTAL_ENV_MESSAGES "CRYSTAL_MESSAGES"

@@ -14,6 +14,7 @@
 #include "tests/check.h"
 
 #include <errno.h>
+#include <sched.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 
@@ -46,6 +47,17 @@ static ncclResult_t harness_profile(void **event, int type, void *parent, int64_
 /* How buffers are registered: NULL host memory; else as on a GPU, which is tests/fake's
  * where CRYSTAL_BUFFERS=gpu. */
 static void *harness_memory;
+
+/* Threads never sleep, as NCCL's proxy. */
+static bool harness_spins;
+
+static inline void harness_wait(uint64_t most_ns)
+{
+    if (harness_spins)
+        (void)sched_yield();
+    else
+        (void)crystal_net_wait(most_ns);
+}
 
 /* One rank's contexts of one communicator. */
 struct rank {
@@ -165,7 +177,7 @@ static inline void *harness_connect(struct rank *r, int to_peer)
         if (NET->connect(r->net, 0, handle, &end, &device) != ncclSuccess)
             return NULL;
         if (!end)
-            (void)crystal_net_wait(10000000);
+            harness_wait(10000000);
     }
     return end;
 }
@@ -178,7 +190,7 @@ static inline void *harness_accept_from(void *listener)
         if (NET->accept(listener, &end, &device) != ncclSuccess)
             return NULL;
         if (!end)
-            (void)crystal_net_wait(10000000);
+            harness_wait(10000000);
     }
     return end;
 }
@@ -207,7 +219,7 @@ static inline void *post_send(void *end, void *data, size_t bytes,
         if (NET->isend(end, data, bytes, 0, harness_memory, h, &request) != ncclSuccess)
             return NULL;
         if (!request)
-            (void)crystal_net_wait(10000000);
+            harness_wait(10000000);
     }
     return request;
 }
@@ -223,7 +235,7 @@ static inline void *post_recv(void *end, void *data, size_t bytes,
                        &request) != ncclSuccess)
             return NULL;
         if (!request)
-            (void)crystal_net_wait(10000000);
+            harness_wait(10000000);
     }
     return request;
 }
@@ -238,7 +250,7 @@ static inline ncclResult_t finish(void *request, int *ret_bytes)
 
         if (result != ncclSuccess || done)
             return result;
-        (void)crystal_net_wait(1000000000);
+        harness_wait(1000000000);
     }
 }
 

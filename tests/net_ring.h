@@ -260,7 +260,7 @@ static inline void ring_land_until(struct ring_run *run, struct ring_flight *fli
     while (!run->failed && *count > keep) {
         ring_land(run, flights, count);
         if (*count > keep)
-            (void)crystal_net_wait(1000000000);
+            harness_wait(1000000000);
     }
 }
 
@@ -275,7 +275,7 @@ static inline void ring_receive(struct ring_run *run, void *request,
         if (NET->test(request, &done, &bytes) != ncclSuccess)
             run->failed = true;
         if (!done)
-            (void)crystal_net_wait(1000000000);
+            harness_wait(1000000000);
     }
 }
 

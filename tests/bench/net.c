@@ -3,7 +3,12 @@
  * included, with a wire that takes no time. An all-reduce of 8 ranks of which one is
  * real: the median over rounds of the time per message received.
  *
- * net.tcp_step_us: the same between two real ranks over TCP, both on this machine.
+ * net.tcp_step_us, net.shared_step_us: the same between two real ranks of this machine
+ * by the socket and by shared memory (CRYSTAL_SHARE=1), in threads that never sleep.
+ *
+ * net.tcp_gbs, net.shared_gbs: what each of these two ranks sends, and receives, at the
+ * same time: messages of 512 KiB, eight on their way. net.copied_gbs: with two copying
+ * threads in each (CRYSTAL_COPIERS).
  */
 #include "config.h"
 
@@ -75,34 +80,113 @@ static void bench_virtual(int unused)
     (void)rmdir(directory);
 }
 
-static void tcp_rank(int to_peer, int me)
-{
-    struct ring ring = {.order = NULL};
+static const char *transport;
 
-    if (!rank_init(&ring.rank, COMM, 2, me))
+static void pair_open(struct ring *ring, int to_peer, int me)
+{
+    harness_spins = true;
+    if (!rank_init(&ring->rank, COMM, 2, me))
         exit(1);
     if (me == 0)
-        ring.from_prev = harness_accept(&ring.rank, to_peer);
-    ring.to_next = harness_connect(&ring.rank, to_peer);
+        ring->from_prev = harness_accept(&ring->rank, to_peer);
+    ring->to_next = harness_connect(&ring->rank, to_peer);
     if (me == 1)
-        ring.from_prev = harness_accept(&ring.rank, to_peer);
-    rounds_run(&ring, 2, me == 0 ? "net.tcp_step_us" : NULL);
+        ring->from_prev = harness_accept(&ring->rank, to_peer);
 }
 
-static void tcp_first(int to_peer)
+static void steps_run(int to_peer, int me)
 {
-    tcp_rank(to_peer, 0);
+    struct ring ring = {.order = NULL};
+    char name[64];
+
+    pair_open(&ring, to_peer, me);
+    (void)snprintf(name, sizeof name, "net.%s_step_us", transport);
+    rounds_run(&ring, 2, me == 0 ? name : NULL);
 }
 
-static void tcp_second(int to_peer)
+static void steps_first(int to_peer)
 {
-    tcp_rank(to_peer, 1);
+    steps_run(to_peer, 0);
+}
+
+static void steps_second(int to_peer)
+{
+    steps_run(to_peer, 1);
+}
+
+#define STREAM_BYTES    524288U
+#define STREAM_MESSAGES 1000U
+#define STREAM_WINDOW   8U
+
+/* What is not NULL, together: a send may need to be asked after to get on its way. */
+static void finish_both(void **a, void **b)
+{
+    void **both[2] = {a, b};
+
+    while (*a || *b) {
+        for (unsigned i = 0; i < 2; i++) {
+            int done = 0;
+
+            if (*both[i] && NET->test(*both[i], &done, NULL) != ncclSuccess)
+                exit(1);
+            if (done)
+                *both[i] = NULL;
+        }
+        harness_wait(0);
+    }
+}
+
+static void stream_run(int to_peer, int me)
+{
+    static unsigned char in[STREAM_WINDOW][STREAM_BYTES],
+        out[STREAM_WINDOW][STREAM_BYTES];
+    void *sends[STREAM_WINDOW] = {NULL}, *receives[STREAM_WINDOW] = {NULL};
+    struct ring ring = {.order = NULL};
+    uint64_t start;
+
+    pair_open(&ring, to_peer, me);
+    memset(in, 1, sizeof in);
+    memset(out, 2, sizeof out);
+    start = crystal_now_ns();
+    for (unsigned i = 0; i < STREAM_MESSAGES + STREAM_WINDOW; i++) {
+        const unsigned at = i % STREAM_WINDOW;
+
+        finish_both(&receives[at], &sends[at]);
+        if (i >= STREAM_MESSAGES)
+            continue;
+        receives[at] = post_recv(ring.from_prev, out[at], STREAM_BYTES, NULL);
+        sends[at] = post_send(ring.to_next, in[at], STREAM_BYTES, NULL);
+    }
+    if (me == 0)
+        printf("net.%s_gbs %.2f GB/s\n", transport,
+               (double)STREAM_MESSAGES * STREAM_BYTES /
+                   (double)(crystal_now_ns() - start));
+}
+
+static void stream_first(int to_peer)
+{
+    stream_run(to_peer, 0);
+}
+
+static void stream_second(int to_peer)
+{
+    stream_run(to_peer, 1);
 }
 
 int main(void)
 {
     check_ok = true;
     run_one(bench_virtual);
-    run_two(tcp_first, tcp_second);
+    transport = "tcp";
+    run_two(steps_first, steps_second);
+    run_two(stream_first, stream_second);
+    (void)setenv("CRYSTAL_SHARE", "1", 1);
+    (void)setenv("CRYSTAL_COPIERS", "0", 1);
+    transport = "shared";
+    run_two(steps_first, steps_second);
+    run_two(stream_first, stream_second);
+    (void)setenv("CRYSTAL_COPIERS", "2", 1);
+    transport = "copied";
+    run_two(stream_first, stream_second);
     return check_ok ? 0 : 1;
 }

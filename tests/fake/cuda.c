@@ -206,6 +206,12 @@ result cuMemHostRegister_v2(void *memory, size_t bytes, unsigned flags)
     return bytes ? OK : INVALID_VALUE;
 }
 
+EXPORT result cuMemHostUnregister(void *memory);
+result cuMemHostUnregister(void *memory)
+{
+    return memory ? OK : INVALID_VALUE;
+}
+
 EXPORT result cuMemcpyHtoDAsync_v2(uint64_t to, const void *from, size_t bytes,
                                    void *stream);
 result cuMemcpyHtoDAsync_v2(uint64_t to, const void *from, size_t bytes, void *stream)

@@ -20,6 +20,8 @@ out=$(FAKE_CUDA_DELAY_US=0 "$CRYSTAL_BUILDDIR/tests/unit/virtual_ring" 2>&1)
 result "values" $(($? == 0)) "$out"
 out=$("$CRYSTAL_BUILDDIR/tests/unit/net_copy" gpu 2>&1)
 result "copies" $(($? == 0)) "$out"
+out=$("$CRYSTAL_BUILDDIR/tests/unit/net_tcp" shared 2>&1)
+result "between real ranks that share memory" $(($? == 0)) "$out"
 out=$(FAKE_CUDA_FOREIGN=1 "$CRYSTAL_BUILDDIR/tests/unit/net_copy" foreign 2>&1)
 result "memory of the program's context is refused" $(($? == 0)) "$out"
 echo "1..$number"

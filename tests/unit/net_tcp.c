@@ -260,7 +260,39 @@ static void reports_a_dead_peer(void)
     run_two(dying_peer, survivor);
 }
 
-/* --- payload in shared memory --- */
+static void large_sender(int to_peer)
+{
+    unsigned char data[100] = {0};
+    void *end;
+    struct rank r;
+    char go;
+
+    CHECK(rank_init(&r, COMM, 2, 0));
+    end = harness_connect(&r, to_peer);
+    CHECK_EQ(finish(post_send(end, data, sizeof data, NULL), NULL), ncclSuccess);
+    CHECK_EQ(read(to_peer, &go, 1), 1);
+}
+
+static void small_receiver(int to_peer)
+{
+    unsigned char data[99];
+    void *end, *request;
+    struct rank r;
+
+    CHECK(rank_init(&r, COMM, 2, 1));
+    end = harness_accept(&r, to_peer);
+    request = post_recv(end, data, sizeof data, NULL);
+    if (request)
+        CHECK_EQ(finish(request, NULL), ncclSystemError);
+    CHECK_EQ(write(to_peer, "g", 1), 1);
+}
+
+static void refuses_what_does_not_fit(void)
+{
+    run_two(large_sender, small_receiver);
+}
+
+/* --- shared memory --- */
 
 static unsigned shared_files(void)
 {
@@ -334,17 +366,63 @@ static void gone_receiver(int to_peer)
     _exit(0);
 }
 
-static void shares_payload(void)
+static void slow_sender(int to_peer)
+{
+    struct timespec late = {0, 100000000};
+    char word[] = "x";
+    void *end;
+    struct rank r;
+
+    CHECK(rank_init(&r, COMM, 2, 0));
+    end = harness_connect(&r, to_peer);
+    (void)nanosleep(&late, NULL);
+    CHECK_EQ(finish(post_send(end, word, 1, NULL), NULL), ncclSuccess);
+}
+
+/* The thread sleeps for the first time with a receive posted that it has asked after
+ * before. */
+static void first_sleeper(int to_peer)
+{
+    unsigned char data[8];
+    void *end, *request;
+    uint64_t start;
+    struct rank r;
+    int done = 0;
+
+    harness_spins = true;
+    CHECK(rank_init(&r, COMM, 2, 1));
+    end = harness_accept(&r, to_peer);
+    request = post_recv(end, data, sizeof data, NULL);
+    start = crystal_now_ns();
+    while (request && crystal_now_ns() < start + 20000000)
+        CHECK_EQ(NET->test(request, &done, NULL), ncclSuccess);
+    harness_spins = false;
+    start = crystal_now_ns();
+    CHECK_EQ(finish(request, NULL), ncclSuccess); /* looks again after a second */
+    CHECK(crystal_now_ns() < start + 900000000);
+}
+
+static void shares_memory(void)
 {
     unsigned before = shared_files();
 
     (void)setenv("CRYSTAL_SHARE", "1", 1);
     run_two(content_sender, content_receiver);
+    harness_spins = true; /* and so threads may copy */
+    (void)setenv("CRYSTAL_COPIERS", "2", 1);
+    run_two(content_sender, content_receiver);
+    (void)unsetenv("CRYSTAL_COPIERS");
+    run_two(content_sender, content_receiver);
+    run_two(dying_peer, survivor);
+    harness_spins = false;
+    run_two(large_sender, small_receiver);
+    run_two(slow_sender, first_sleeper);
     run_two(dying_peer, survivor);
     run_two(brief_sender, late_opener);
     run_two(idle_offer, gone_receiver);
     (void)setenv("CRYSTAL_WIRE", "1000000000,2000000", 1);
-    run_two(paced_sender, paced_receiver);
+    if (!getenv("CRYSTAL_BUFFERS")) /* its copies take time of their own */
+        run_two(paced_sender, paced_receiver);
     run_two(late_sender, late_receiver);
     (void)unsetenv("CRYSTAL_WIRE");
     (void)unsetenv("CRYSTAL_SHARE");
@@ -392,36 +470,45 @@ static void keeps_room_in_the_ring(void)
     crystal_share_destroy(receiver, 1);
 }
 
-static void large_sender(int to_peer)
+/* Messages, pieces and answers, and what a broken peer may have written. */
+static void keeps_messages_in_order(void)
 {
-    unsigned char data[100] = {0};
-    void *end;
-    struct rank r;
-    char go;
+    struct crystal_share_message m = {.bytes = 5, .number = 7, .piece = 5, .at = 11};
+    char name[CRYSTAL_SHARE_NAME] = "";
+    struct crystal_share *sender = crystal_share_create(name, NULL), *receiver;
+    struct crystal_share_message got;
+    uint64_t ns = 0, sent = 0;
 
-    CHECK(rank_init(&r, COMM, 2, 0));
-    end = harness_connect(&r, to_peer);
-    CHECK(post_send(end, data, sizeof data, NULL) != NULL);
-    CHECK_EQ(read(to_peer, &go, 1), 1);
-}
-
-static void small_receiver(int to_peer)
-{
-    unsigned char data[99];
-    void *end, *request;
-    struct rank r;
-
-    CHECK(rank_init(&r, COMM, 2, 1));
-    end = harness_accept(&r, to_peer);
-    request = post_recv(end, data, sizeof data, NULL);
-    if (request)
-        CHECK_EQ(finish(request, NULL), ncclSystemError);
-    CHECK_EQ(write(to_peer, "g", 1), 1);
-}
-
-static void refuses_what_does_not_fit(void)
-{
-    run_two(large_sender, small_receiver);
+    receiver = sender ? crystal_share_open(name, NULL) : NULL;
+    CHECK(receiver != NULL);
+    if (!receiver)
+        return;
+    CHECK_EQ(crystal_share_receive(receiver, &got), 0);
+    for (int round = 0; round < 3; round++) {
+        for (m.number = sent; crystal_share_send(sender, &m); m.number = ++sent)
+            ;
+        CHECK_EQ(sent, 64 * (uint64_t)(round + 1));
+        for (uint64_t i = sent - 64; i < sent; i++) {
+            CHECK_EQ(crystal_share_receive(receiver, &got), 1);
+            CHECK(got.number == i && got.bytes == 5 && got.piece == 5 && got.at == 11);
+        }
+        CHECK_EQ(crystal_share_receive(receiver, &got), 0);
+    }
+    CHECK_EQ(crystal_share_answered(sender, &ns), 0);
+    for (uint64_t i = 1; i <= 200; i++) {
+        crystal_share_answer(receiver, i);
+        CHECK(crystal_share_answered(sender, &ns) && ns == i);
+    }
+    CHECK_EQ(crystal_share_answered(sender, &ns), 0);
+    CHECK_EQ(crystal_share_wakes(sender), 0);
+    crystal_share_sleep(receiver);
+    CHECK_EQ(crystal_share_wakes(receiver), 0); /* its own */
+    CHECK_EQ(crystal_share_wakes(sender), 1);
+    CHECK_EQ(crystal_share_wakes(sender), 0);
+    crystal_share_sleep(sender);
+    CHECK_EQ(crystal_share_wakes(receiver), 1);
+    crystal_share_destroy(sender, 1);
+    crystal_share_destroy(receiver, 1);
 }
 
 /* Strangers on the listener: garbage, silence, the hello of another listener. */
@@ -546,19 +633,6 @@ static void idle_receiver(int to_peer)
     CHECK(cpu_us < 20000); /* of 100 ms */
 }
 
-static void slow_sender(int to_peer)
-{
-    struct timespec late = {0, 100000000};
-    char word[] = "x";
-    void *end;
-    struct rank r;
-
-    CHECK(rank_init(&r, COMM, 2, 0));
-    end = harness_connect(&r, to_peer);
-    (void)nanosleep(&late, NULL);
-    CHECK_EQ(finish(post_send(end, word, 1, NULL), NULL), ncclSuccess);
-}
-
 static void wakes(int unused)
 {
     uint64_t start = crystal_now_ns();
@@ -590,9 +664,15 @@ static void interface_names(void)
     CHECK(!crystal_net_ifname_match(",", "eth0"));
 }
 
-int main(void)
+/* "shared": only what goes through shared memory, for buffers on a GPU
+ * (tests/t/gpu_buffers.t). */
+int main(int argc, char **argv)
 {
     check_begin();
+    if (argc > 1 && strcmp(argv[1], "shared") == 0) {
+        CHECK_RUN(shares_memory);
+        return check_end();
+    }
     CHECK_RUN(moves_every_size);
     CHECK_RUN(keeps_the_wires_time);
     CHECK_RUN(waits_for_a_late_receiver);
@@ -600,8 +680,9 @@ int main(void)
     CHECK_RUN(refuses_what_does_not_fit);
     CHECK_RUN(drops_strangers);
     CHECK_RUN(checks_what_it_is_given);
-    CHECK_RUN(shares_payload);
+    CHECK_RUN(shares_memory);
     CHECK_RUN(keeps_room_in_the_ring);
+    CHECK_RUN(keeps_messages_in_order);
     CHECK_RUN(sleeps_while_it_waits);
     CHECK_RUN(interface_names);
     return check_end();
