@@ -3,9 +3,11 @@ same program on host memory.
 
 usage: calls.py SCRYSTAL JOB_DIR            prints "rank N: call" lines, ranks in order
        calls.py compare HOST GPU [TOLERANCE]
+       calls.py same ALL SOME
 HOST and GPU are files with those lines and with gpt.py's --log-all lines. compare says
 whether the calls are the same, and whether the losses agree within TOLERANCE (1e-3 of
-the value), and exits with 1 where they are not.
+the value); same, whether the ranks in SOME call what they do in ALL. Both exit with 1
+where it is not so.
 """
 
 import collections
@@ -25,7 +27,7 @@ def print_calls(scrystal, job):
         trace = os.path.join(job, "ranks", "%d.trace" % rank)
         text = subprocess.run([scrystal, "show", trace], check=True, text=True,
                               stdout=subprocess.PIPE).stdout
-        comms = {}
+        comms, calls = {}, []
         for line in text.splitlines():
             made = re.search(r"communicator  comm (\d+), crank \d+ of \d+, '(.*)'", line)
             if made:
@@ -39,9 +41,13 @@ def print_calls(scrystal, job):
                     name = name[:pair.start()] + "//%s:%s" % tuple(
                         sorted(pair.groups(), key=int))
                     words = words[:-2]  # the other one is meant
-                print("rank %d: %s" % (rank, " ".join([words[2], name] + words[7:])))
-            elif " group " in line and len(words) == 4:
-                print("rank %d: group %s" % (rank, words[3]))
+                calls.append(" ".join([words[2], name] + words[7:]))
+            elif words[2:] == ["group", "end"] and calls[-1:] == ["group start"]:
+                calls.pop()  # PyTorch closes a group to make a communicator
+            elif words[2:3] == ["group"]:
+                calls.append("group " + words[3])
+        for call in calls:
+            print("rank %d: %s" % (rank, call))
 
 
 def read(path):
@@ -57,28 +63,35 @@ def read(path):
     return calls, losses
 
 
-def compare(host_path, gpu_path, tolerance):
-    (host, host_losses), (gpu, gpu_losses) = read(host_path), read(gpu_path)
+def compare_calls(some, every, ranks):
+    """Tells the first difference."""
     fault = None
-    if not host or sorted(host) != sorted(gpu):
-        fault = "ranks %s and %s" % (sorted(host), sorted(gpu))
-    for rank in host if not fault else ():
-        for number, (a, b) in enumerate(zip(host[rank], gpu[rank])):
+    for rank in ranks:
+        for number, (a, b) in enumerate(zip(some[rank], every[rank])):
             if a != b and not fault:
                 fault = "rank %d, call %d: '%s' and '%s'" % (rank, number, a, b)
-        if len(host[rank]) != len(gpu[rank]) and not fault:
-            fault = "rank %d: %d and %d calls" % (rank, len(host[rank]), len(gpu[rank]))
+        if len(some[rank]) != len(every[rank]) and not fault:
+            fault = "rank %d: %d and %d calls" % (rank, len(some[rank]), len(every[rank]))
     print("%s - %d ranks do the same %d calls%s" % (
-        "not ok" if fault else "ok", len(host), sum(map(len, host.values())),
-        ": " + fault if fault else ""))
+        "not ok" if fault or not ranks else "ok", len(ranks),
+        sum(len(some[rank]) for rank in ranks), ": " + fault if fault else ""))
+    return ranks and not fault
+
+
+def compare(host_path, gpu_path, tolerance):
+    (host, host_losses), (gpu, gpu_losses) = read(host_path), read(gpu_path)
+    same = compare_calls(host, gpu, sorted(set(host) | set(gpu)))
     worst = max((abs(a / b - 1) for key in host_losses
                  for a, b in zip(gpu_losses.get(key, (0, 0)), host_losses[key])), default=1)
     right = worst <= tolerance and sorted(host_losses) == sorted(gpu_losses)
     print("%s - %d losses and norms within %.2g (%.2g)" % (
         "ok" if right else "not ok", 2 * len(host_losses), tolerance, worst))
-    return not fault and right
+    return same and right
 
 
+if sys.argv[1] == "same":
+    every, some = read(sys.argv[2])[0], read(sys.argv[3])[0]
+    sys.exit(not compare_calls(some, every, sorted(some)))
 if sys.argv[1] == "compare":
     sys.exit(not compare(sys.argv[2], sys.argv[3],
                          float(sys.argv[4]) if len(sys.argv) > 4 else 1e-3))
