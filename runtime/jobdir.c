@@ -83,6 +83,17 @@ const char *crystal_jobdir_path(const struct crystal_jobdir *dir)
     return dir->path;
 }
 
+/* "process 123 on n1, job 7 (restart 1)" */
+static ssize_t name_holder(char *out, size_t out_bytes, const char *host)
+{
+    const char *job = getenv("SLURM_JOB_ID"), *restart = getenv("SLURM_RESTART_COUNT");
+
+    if (!job)
+        return snprintf(out, out_bytes, "process %d on %s\n", (int)getpid(), host);
+    return snprintf(out, out_bytes, "process %d on %s, job %.16s (restart %.8s)\n",
+                    (int)getpid(), host, job, restart ? restart : "0");
+}
+
 int crystal_jobdir_lock(struct crystal_jobdir *dir, struct crystal_error *err)
 {
     char file[PATH_MAX], holder[128] = "";
@@ -113,7 +124,7 @@ int crystal_jobdir_lock(struct crystal_jobdir *dir, struct crystal_error *err)
                                 : strerror(code));
     }
     (void)gethostname(host, sizeof host - 1); /* only for the sentence above */
-    got = snprintf(holder, sizeof holder, "process %d on %s\n", (int)getpid(), host);
+    got = name_holder(holder, sizeof holder, host);
     if (ftruncate(fd, 0) < 0 || pwrite(fd, holder, (size_t)got, 0) != got) {
         code = errno ? errno : EIO;
         (void)close(fd);

@@ -73,9 +73,10 @@ static bool user_says(const struct crystal_srun_line *line, const char *option)
     return crystal_srun_line_get(line, name) != NULL;
 }
 
-/* More nodes were named than the sandbox takes. */
-static int add_nodelist(const struct crystal_allocation *a, struct crystal_argv *out,
-                        struct crystal_argv *notices, struct crystal_error *err)
+int crystal_allocation_add_nodelist(const struct crystal_allocation *a,
+                                    struct crystal_argv *out,
+                                    struct crystal_argv *notices,
+                                    struct crystal_error *err)
 {
     uint32_t count = a->request->node_count;
     struct crystal_argv named = {0};
@@ -125,5 +126,5 @@ int crystal_allocation_add(const struct crystal_allocation *a, struct crystal_ar
     if (a->partition->cpus_per_node && a->partition->cpus_per_node < r->tasks_per_node)
         crystal_argv_add(out, "--overcommit");
     add_segment(a, out, notices);
-    return add_nodelist(a, out, notices, err);
+    return crystal_allocation_add_nodelist(a, out, notices, err);
 }

@@ -24,6 +24,11 @@ int crystal_allocation_check(const struct crystal_allocation *a,
  * a sentence each. 0, or negative with a sentence. */
 int crystal_allocation_add(const struct crystal_allocation *a, struct crystal_argv *out,
                            struct crystal_argv *notices, struct crystal_error *err);
+/* The part of it where the line names more nodes than the sandbox takes. */
+int crystal_allocation_add_nodelist(const struct crystal_allocation *a,
+                                    struct crystal_argv *out,
+                                    struct crystal_argv *notices,
+                                    struct crystal_error *err);
 /* Appends the step's shape: what crystal_allocation_add does without what only an
  * allocation has. */
 void crystal_allocation_add_shape(const struct crystal_request *request,

@@ -82,16 +82,19 @@ static int add_excluded(const struct crystal_srun_line *line, struct crystal_arg
     return list ? add_list("exclude", list, false, &none, out, err) : 0;
 }
 
+/* Of --nodelist and --nodefile the last one counts: ours comes behind the user's. */
 static int add_named(const struct crystal_srun_line *line,
                      const struct crystal_argv *without, struct crystal_argv *out,
                      struct crystal_error *err)
 {
-    const char *file = crystal_srun_line_get(line, "nodefile");
-    const char *list = crystal_srun_line_get(line, "nodelist");
+    bool is_file;
+    const char *list =
+        crystal_srun_line_get_last(line, "nodelist", "nodefile", &is_file);
 
-    if (file)
-        return add_list("nodefile", file, true, without, out, err);
-    return list ? add_list("nodelist", list, false, without, out, err) : 0;
+    if (!list)
+        return 0;
+    return add_list(is_file ? "nodefile" : "nodelist", list, is_file, without, out,
+                    err);
 }
 
 int crystal_nodes_named(const struct crystal_srun_line *line, struct crystal_argv *ret,
@@ -123,6 +126,25 @@ char *crystal_nodes_join(const struct crystal_argv *nodes, uint32_t count)
     return text;
 }
 
+/* Every one of nodes is among the job's. */
+static int check_members(const struct crystal_argv *nodes, const char *job_nodes,
+                         struct crystal_error *err)
+{
+    static const struct crystal_argv none;
+    struct crystal_argv all = {0};
+    int rc = 0;
+
+    add_names(job_nodes, &none, &all);
+    for (int i = 0; i < nodes->count && rc == 0; i++)
+        if (!is_among(&all, nodes->v[i], strlen(nodes->v[i])))
+            rc = crystal_error_set(err, EINVAL,
+                                   "node '%s' is none of the job's (%.200s); name one "
+                                   "of these or none",
+                                   nodes->v[i], job_nodes);
+    crystal_argv_fini(&all);
+    return rc;
+}
+
 int crystal_nodes_choose(const struct crystal_srun_line *line, const char *job_nodes,
                          uint32_t count, char **ret, struct crystal_error *err)
 {
@@ -131,6 +153,8 @@ int crystal_nodes_choose(const struct crystal_srun_line *line, const char *job_n
 
     if (rc == 0)
         rc = add_named(line, &without, &nodes, err);
+    if (rc == 0)
+        rc = check_members(&nodes, job_nodes, err);
     if (rc == 0) {
         add_names(job_nodes, &without, &nodes);
         if (nodes.failed || without.failed)

@@ -345,18 +345,31 @@ void crystal_srun_line_fini(struct crystal_srun_line *line)
     memset(line, 0, sizeof *line);
 }
 
-const char *crystal_srun_line_get(const struct crystal_srun_line *line,
-                                  const char *name)
+const char *crystal_srun_line_get_last(const struct crystal_srun_line *line,
+                                       const char *first, const char *second,
+                                       bool *ret_is_second)
 {
     const char *value = NULL;
 
+    *ret_is_second = false;
     for (int i = 0; i < line->count; i++) {
         const struct crystal_srun_word *w = &line->words[i];
+        bool is_second = w->option && strcmp(w->option->name, second) == 0;
 
-        if (w->option && strcmp(w->option->name, name) == 0)
-            value = w->value ? w->value : "";
+        if (!is_second && (!w->option || strcmp(w->option->name, first) != 0))
+            continue;
+        value = w->value ? w->value : "";
+        *ret_is_second = is_second;
     }
     return value;
+}
+
+const char *crystal_srun_line_get(const struct crystal_srun_line *line,
+                                  const char *name)
+{
+    bool is_second;
+
+    return crystal_srun_line_get_last(line, name, name, &is_second);
 }
 
 static bool is_crystal(const struct crystal_srun_word *word)

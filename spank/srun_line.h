@@ -34,6 +34,11 @@ void crystal_srun_line_fini(struct crystal_srun_line *line);
 /* The value of the last option of that long name; NULL = not given. Borrowed. */
 const char *crystal_srun_line_get(const struct crystal_srun_line *line,
                                   const char *name);
+/* The value of the last option that has either long name, NULL = none; *ret_is_second
+ * says which. Borrowed. */
+const char *crystal_srun_line_get_last(const struct crystal_srun_line *line,
+                                       const char *first, const char *second,
+                                       bool *ret_is_second);
 /* An option that begins with "--crystal-" stands on the line. */
 bool crystal_srun_line_has_crystal(const struct crystal_srun_line *line);
 /* An option of another plugin, or the separate value of an option of one (of ours too:

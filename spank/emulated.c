@@ -1,0 +1,147 @@
+/* See emulated.h. */
+#include "config.h"
+
+#include "spank/emulated.h"
+
+#include "spank/ask.h"
+#include "spank/nodes.h"
+#include "spank/steps.h"
+
+#include <signal.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+/* The smallest number of CPUs that a node of the job gives: "16(x2),4"; 0 = unknown. */
+static uint32_t least_cpus(const char *text)
+{
+    uint32_t least = 0;
+
+    while (text && *text) {
+        unsigned long cpus = strtoul(text, NULL, 10);
+
+        if (cpus > 0 && (!least || cpus < least))
+            least = (uint32_t)cpus;
+        text += strcspn(text, ",");
+        text += *text == ',';
+    }
+    return least;
+}
+
+/* "crystal n=64 sandbox=0-7 dir=/home/me/crystal.x" behind the job's comment, once. */
+static void add_comment(const struct crystal_command *c)
+{
+    const struct crystal_request *r = &c->request;
+    const char *words[] = {"update", NULL, NULL, NULL}, *old = c->job.comment;
+    char *own = NULL, *job = NULL, *comment = NULL;
+
+    if (asprintf(&own, "crystal n=%u sandbox=%s dir=%s", r->logical_rank_count,
+                 r->sandbox, r->job_dir) < 0)
+        own = NULL;
+    if (own && (!old || !strstr(old, own)) &&
+        asprintf(&job, "JobId=%s", c->job_id) >= 0 &&
+        asprintf(&comment, "Comment=%s%s%s", old ? old : "", old ? "; " : "", own) >=
+            0) {
+        words[1] = job;
+        words[2] = comment;
+        free(crystal_ask_slurm("scontrol", words)); /* in vain: the job runs without */
+        free(comment);
+        free(job);
+    }
+    free(own);
+}
+
+/* Where the steps run; NULL with a sentence where the job has not enough nodes. */
+static char *choose_nodes(const struct crystal_command *c)
+{
+    struct crystal_error err = {0};
+    char *nodes = NULL;
+
+    if (crystal_nodes_choose(&c->line, c->job.nodes, c->request.node_count, &nodes,
+                             &err) < 0)
+        (void)crystal_command_say(&err);
+    return nodes;
+}
+
+/* Options that the job was given for all of its tasks and that every srun in it reads,
+ * too, which would not fit the sandbox's shape. */
+static void leave_out_variables(void)
+{
+    static const char *const names[] = {"SLURM_GPUS", "SLURM_GPUS_PER_TASK",
+                                        "SLURM_GPUS_PER_SOCKET", "SLURM_NTASKS_PER_GPU",
+                                        "SLURM_NTASKS_PER_TRES"};
+
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        const char *value = getenv(names[i]);
+
+        if (!value)
+            continue;
+        dprintf(2, "crystal: %s=%s counts the GPUs of all tasks, ignoring\n", names[i],
+                value);
+        (void)unsetenv(names[i]); /* fails for a bad name only */
+    }
+}
+
+/* GPUs that the job has as a number of all its nodes: Slurm lets no step on fewer of
+ * them have its share. */
+static int check_gpu_total(const struct crystal_command *c)
+{
+    const char *total = getenv("SLURM_GPUS"), *nodes = getenv("SLURM_JOB_NUM_NODES");
+
+    if (!total || !nodes || strtoul(nodes, NULL, 10) <= c->request.node_count)
+        return 0;
+    dprintf(2,
+            "crystal: the job has --gpus=%s of %s nodes, the sandbox is on %u of them; "
+            "ask for the job's GPUs by --gpus-per-node or --gres\n",
+            total, nodes, c->request.node_count);
+    return CRYSTAL_COMMAND_EXIT_USAGE;
+}
+
+int crystal_emulated_run(struct crystal_command *c)
+{
+    const char *node_count = getenv("SLURM_JOB_NUM_NODES");
+    const struct crystal_request *r = &c->request;
+    struct crystal_steps steps = {
+        .scrystal = c->scrystal,
+        .self = &c->self,
+        .program = c->program,
+        .line = &c->line,
+        .request = r,
+        .job_id = c->job_id,
+        .salloc = c->local->salloc,
+    };
+    char *nodes = NULL;
+    int code = crystal_command_ask(c, true, true); /* fills c->job and *r */
+
+    if (code)
+        return code;
+    if (node_count && strtoul(node_count, NULL, 10) < r->node_count) {
+        dprintf(2,
+                "crystal: the job has %s node(s), the sandbox needs %u; give sbatch or "
+                "salloc the same --crystal- options\n",
+                node_count, r->node_count);
+        return CRYSTAL_COMMAND_EXIT_USAGE;
+    }
+    if (c->job.nodes && !(nodes = choose_nodes(c)))
+        return CRYSTAL_COMMAND_EXIT_USAGE;
+    steps.job_nodes = c->job.nodes;
+    steps.nodes = nodes;
+    crystal_command_say_notices(c);
+    code = check_gpu_total(c);
+    if (code) {
+        free(nodes);
+        return code;
+    }
+    leave_out_variables();
+    add_comment(c);
+    steps.cpus_per_node = least_cpus(getenv("SLURM_JOB_CPUS_PER_NODE"));
+    steps.with_gres = c->job.has_gres && r->gres_per_node[0];
+    if (c->local->salloc == getppid())
+        (void)prctl(PR_SET_PDEATHSIG, SIGTERM); /* stays over exec */
+    code = crystal_steps_run(&steps);
+    free(nodes);
+    return code;
+}
