@@ -24,6 +24,7 @@
 #define CRYSTAL_NET_REQUESTS 32 /* in flight per end; NCCL has 8 */
 #define CRYSTAL_NET_COMMS    4096
 
+struct crystal_backend;
 struct crystal_copiers;
 struct crystal_device;
 struct crystal_graph;
@@ -50,6 +51,7 @@ struct crystal_net_module {
     int is_valueless; /* contents of virtual ranks' floating-point messages are left out
                        */
     int has_device;   /* NCCL's buffers may be on a GPU */
+    struct crystal_backend *backend; /* between real ranks; NULL: our own TCP */
     struct crystal_wire wire;
     unsigned nic_count;                          /* 1 .. CRYSTAL_NICS_MAX */
     struct crystal_nic nics[CRYSTAL_NICS_MAX];   /* egress of each */
@@ -203,6 +205,9 @@ struct crystal_net_end_ops {
     unsigned char *(*place)(struct crystal_net_end *end, struct crystal_net_request *r);
     /* the request's bytes are in the caller's buffer; NULL: nobody needs to know */
     void (*release)(struct crystal_net_end *end, struct crystal_net_request *r);
+    /* the caller's messages will be in this host memory; NULL: of no interest */
+    int (*region)(struct crystal_net_end *end, void *data, uint64_t bytes,
+                  struct crystal_error *err);
 };
 
 /* What all ends have; the first member of each kind's own struct. */
@@ -263,7 +268,7 @@ void crystal_net_listener_close(struct crystal_net_listener *listener);
 /* *ret stays NULL while there is nobody: call again. */
 int crystal_net_accept(struct crystal_net_listener *listener,
                        struct crystal_net_end **ret, struct crystal_error *err);
-int crystal_net_connect(struct crystal_net_context *context,
+int crystal_net_connect(struct crystal_net_context *context, unsigned nic,
                         struct crystal_net_handle *handle, struct crystal_net_end **ret,
                         struct crystal_error *err);
 

@@ -7,6 +7,7 @@
 #include "replay/net.h"
 
 #include "replay/net_address.h"
+#include "replay/net_backend.h"
 #include "replay/net_connect.h"
 #include "replay/wait_list.h"
 #include "runtime/clock.h"
@@ -44,8 +45,8 @@ struct crystal_net_listener {
 int crystal_net_hello_check(const struct crystal_net_hello *hello, uint64_t id)
 {
     return memcmp(hello->magic, CRYSTAL_NET_HELLO_MAGIC, sizeof hello->magic) == 0 &&
-           hello->id == id &&
-           (hello->kind == CRYSTAL_NET_REAL || hello->kind == CRYSTAL_NET_VIRTUAL);
+           hello->id == id && hello->kind >= CRYSTAL_NET_REAL &&
+           hello->kind <= CRYSTAL_NET_BACKEND;
 }
 
 int crystal_net_handle_check(const struct crystal_net_handle *handle,
@@ -189,6 +190,20 @@ static int pending_read(struct crystal_net_listener *l, struct pending *p)
     return 0;
 }
 
+static struct crystal_net_end *accept_backend(const struct crystal_net_listener *l,
+                                              int fd, uint32_t crank,
+                                              struct crystal_error *err)
+{
+    if (l->context->comm->module->backend)
+        return crystal_backend_end_create(l->context, fd, 0, l->nic, crank, err);
+    (void)close(fd); /* nothing was received */
+    (void)crystal_error_set(err, EPROTO,
+                            "rank %d of its communicator uses another net plugin for "
+                            "real ranks; give all ranks one CRYSTAL_NET_BACKEND",
+                            (int)crank);
+    return NULL;
+}
+
 int crystal_net_accept(struct crystal_net_listener *l, struct crystal_net_end **ret,
                        struct crystal_error *err)
 {
@@ -205,6 +220,8 @@ int crystal_net_accept(struct crystal_net_listener *l, struct crystal_net_end **
         if (p->hello.kind == CRYSTAL_NET_VIRTUAL) {
             (void)close(fd); /* the proxy has said all it has to say */
             *ret = crystal_virtual_end_create(l->context, 0, p->hello.crank, err);
+        } else if (p->hello.kind == CRYSTAL_NET_BACKEND) {
+            *ret = accept_backend(l, fd, p->hello.crank, err);
         } else {
             *ret = crystal_tcp_end_create(l->context, fd, 0, p->hello.crank, err);
         }
@@ -277,10 +294,11 @@ static int connect_poll(int fd, uint32_t crank, struct crystal_error *err)
 static int hello_send(int fd, const struct crystal_net_context *context, uint64_t id,
                       struct crystal_error *err)
 {
-    struct crystal_net_hello hello = {.id = id,
-                                      .kind = CRYSTAL_NET_REAL,
-                                      .crank = context->comm->crank,
-                                      .comm_id = context->comm->comm_id};
+    struct crystal_net_hello hello = {
+        .id = id,
+        .kind = context->comm->module->backend ? CRYSTAL_NET_BACKEND : CRYSTAL_NET_REAL,
+        .crank = context->comm->crank,
+        .comm_id = context->comm->comm_id};
     ssize_t sent;
 
     memcpy(hello.magic, CRYSTAL_NET_HELLO_MAGIC, sizeof hello.magic);
@@ -294,20 +312,13 @@ static int hello_send(int fd, const struct crystal_net_context *context, uint64_
     return 0;
 }
 
-int crystal_net_connect(struct crystal_net_context *context,
+static int connect_real(struct crystal_net_context *context, unsigned nic,
                         struct crystal_net_handle *handle, struct crystal_net_end **ret,
                         struct crystal_error *err)
 {
     struct connecting state;
-    int fd, code = crystal_net_handle_check(handle, err);
+    int fd, code;
 
-    *ret = NULL;
-    if (code)
-        return code;
-    if (handle->kind == CRYSTAL_NET_VIRTUAL) {
-        *ret = crystal_virtual_end_create(context, 1, handle->crank, err);
-        return *ret ? 0 : -err->code;
-    }
     memcpy(&state, handle->zero, sizeof state);
     if (!state.fd_plus1) {
         fd = connect_start(handle, err);
@@ -327,6 +338,26 @@ int crystal_net_connect(struct crystal_net_context *context,
         (void)close(fd); /* the error is already known */
         return code;
     }
-    *ret = crystal_tcp_end_create(context, fd, 1, handle->crank, err);
+    *ret = context->comm->module->backend
+               ? crystal_backend_end_create(context, fd, 1, nic, handle->crank, err)
+               : crystal_tcp_end_create(context, fd, 1, handle->crank, err);
     return *ret ? 0 : -err->code;
+}
+
+int crystal_net_connect(struct crystal_net_context *context, unsigned nic,
+                        struct crystal_net_handle *handle, struct crystal_net_end **ret,
+                        struct crystal_error *err)
+{
+    int code = crystal_net_handle_check(handle, err);
+
+    *ret = NULL;
+    if (!code && handle->kind == CRYSTAL_NET_VIRTUAL) {
+        *ret = crystal_virtual_end_create(context, 1, handle->crank, err);
+        code = *ret ? 0 : -err->code;
+    } else if (!code) {
+        code = connect_real(context, nic, handle, ret, err);
+    }
+    if (*ret)
+        (*ret)->nic = nic;
+    return code;
 }

@@ -17,7 +17,8 @@
  * to you": the proxy then closes, and the accepting plugin makes a virtual receive end.
  *        0     8 magic "CRYHELO1"
  *        8     8 id of the handle
- *       16     4 kind: 1 real sender, 2 virtual sender
+ *       16     4 kind: 1 real sender, 2 virtual sender, 3 real sender that goes on by
+ *                another net plugin (replay/net_backend.h)
  *       20     4 crank of the sender, else 0xffffffff
  *       24     8 commHash
  *       32    32 zero
@@ -33,6 +34,7 @@
 #define CRYSTAL_NET_HELLO_MAGIC  "CRYHELO1"
 #define CRYSTAL_NET_REAL         1U
 #define CRYSTAL_NET_VIRTUAL      2U
+#define CRYSTAL_NET_BACKEND      3U /* hello only */
 #define CRYSTAL_CRANK_UNKNOWN    0xffffffffU
 
 struct crystal_net_handle {

@@ -8,6 +8,7 @@
 
 #include "replay/net.h"
 
+#include "replay/net_backend.h"
 #include "replay/net_copiers.h"
 #include "replay/net_messages.h"
 #include "replay/net_payload.h"
@@ -169,6 +170,7 @@ static int module_init(struct crystal_net_module *m, struct crystal_error *err)
 {
     const char *run_dir = getenv(CRYSTAL_ENV_RUN_DIR);
     const char *messages = getenv(CRYSTAL_ENV_MESSAGES);
+    const char *backend = getenv(CRYSTAL_ENV_NET_BACKEND);
 
     if (lrank_read(&m->lrank, err) || board_read(m, err))
         return -err->code;
@@ -177,6 +179,8 @@ static int module_init(struct crystal_net_module *m, struct crystal_error *err)
         choice_read(CRYSTAL_ENV_SHARE, "1", "0", &m->is_sharing, err))
         return -err->code;
     if (nics_read(&m->nic_count, err))
+        return -err->code;
+    if (backend && *backend && !(m->backend = crystal_backend_open(backend, err)))
         return -err->code;
     for (unsigned i = 0; i < CRYSTAL_NICS_MAX; i++)
         (void)pthread_mutex_init(&m->links[i].lock, NULL); /* cannot fail on Linux */

@@ -164,10 +164,8 @@ static ncclResult_t net_connect(void *ctx, int dev, void *handle, void **send_co
     if (!has_nic(((struct crystal_net_context *)ctx)->comm->module, dev))
         return ncclInvalidArgument;
     memcpy(&copy, handle, sizeof copy); /* the caller's may be unaligned */
-    code = crystal_net_connect(ctx, &copy, &end, &err);
+    code = crystal_net_connect(ctx, (unsigned)dev, &copy, &end, &err);
     memcpy(handle, &copy, sizeof copy);
-    if (end)
-        end->nic = (unsigned)dev;
     *send_comm = end;
     return told(code, &err);
 }
@@ -189,13 +187,14 @@ static ncclResult_t net_reg(void *comm, void *data, size_t size, int type,
                             void **mhandle)
 {
     struct crystal_error err = {0};
+    struct crystal_net_end *end = comm;
     struct crystal_device *device;
 
-    (void)comm;
-    (void)size;
     *mhandle = NULL;
     if (type == NCCL_PTR_HOST)
-        return ncclSuccess;
+        return end && end->ops->region
+                   ? told(end->ops->region(end, data, size, &err), &err)
+                   : ncclSuccess;
     if (type != NCCL_PTR_CUDA)
         return ncclInvalidUsage;
     device = crystal_device_get(&err);

@@ -82,6 +82,8 @@ static const struct key {
      "NICs of a node of the target that NCCL sees, crystal0 and so on"},
     {"nic.topology", TYPE_FILE, FIELD(target.topology), "",
      "NCCL's topology file of the target's node, as NCCL_TOPO_FILE; empty: none"},
+    {"nic.backend", TYPE_FILE, offsetof(struct crystal_conf, target.backend), "",
+     "another NCCL net plugin for connections between sandbox ranks; empty: TCP"},
     {"job_dir", TYPE_TEXT, FIELD(job_dir), "./crystal.%x",
      "where job directories go; %x is the job's name, %u the user, %j the job's "
      "number, "

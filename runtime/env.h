@@ -56,6 +56,9 @@
 /* Plugin: how many NICs NCCL sees, crystal0 and so on, each of the wire's speed;
  * unset = 1. */
 #define CRYSTAL_ENV_NICS "CRYSTAL_NICS"
+/* Plugin: another NCCL net plugin (a path, NET v11) for connections between real ranks;
+ * unset = our own TCP. */
+#define CRYSTAL_ENV_NET_BACKEND "CRYSTAL_NET_BACKEND"
 /* Plugin: "1" lets ranks of one host give each other messages through shared memory, of
  * 16 MiB a connection; "0" (default): through the socket. */
 #define CRYSTAL_ENV_SHARE "CRYSTAL_SHARE"

@@ -30,6 +30,16 @@ int crystal_target_version_parse(const char *text, uint32_t *ret)
     return 0;
 }
 
+static void print_text(FILE *out, const char *key, const char *text,
+                       void (*print_quoted)(FILE *out, const char *text))
+{
+    if (!text)
+        return;
+    (void)fprintf(out, "  %s: ", key);
+    print_quoted(out, text);
+    (void)fputc('\n', out);
+}
+
 void crystal_target_print(const struct crystal_target *target, FILE *out,
                           void (*print_quoted)(FILE *out, const char *text))
 {
@@ -38,11 +48,8 @@ void crystal_target_print(const struct crystal_target *target, FILE *out,
                   "valueless: %d\nnic:\n  count: %u\n",
                   target->nccl_version, target->nccl_untested, target->gpu_buffers,
                   target->is_valueless, target->nic_count);
-    if (target->topology) {
-        (void)fprintf(out, "  topology: ");
-        print_quoted(out, target->topology);
-        (void)fputc('\n', out);
-    }
+    print_text(out, "topology", target->topology, print_quoted);
+    print_text(out, "backend", target->backend, print_quoted);
 }
 
 void crystal_target_each_env(const struct crystal_target *target,
@@ -65,21 +72,30 @@ void crystal_target_each_env(const struct crystal_target *target,
         (void)snprintf(text, sizeof text, "NCCL_TOPO_FILE=%s", target->topology);
         add(context, text);
     }
+    if (target->backend) {
+        (void)snprintf(text, sizeof text, CRYSTAL_ENV_NET_BACKEND "=%s",
+                       target->backend);
+        add(context, text);
+    }
 }
 
 int crystal_target_copy(const struct crystal_target *target, struct crystal_target *ret)
 {
-    char *topology = target->topology ? strdup(target->topology) : NULL;
+    struct crystal_target copy = *target;
 
-    if (target->topology && !topology)
+    copy.topology = target->topology ? strdup(target->topology) : NULL;
+    copy.backend = target->backend ? strdup(target->backend) : NULL;
+    if ((target->topology && !copy.topology) || (target->backend && !copy.backend)) {
+        crystal_target_fini(&copy);
         return -ENOMEM;
-    *ret = *target;
-    ret->topology = topology;
+    }
+    *ret = copy;
     return 0;
 }
 
 void crystal_target_fini(struct crystal_target *target)
 {
     free(target->topology);
+    free(target->backend);
     *target = (struct crystal_target){0};
 }

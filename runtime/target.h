@@ -21,6 +21,7 @@ struct crystal_target {
     int is_valueless;      /* no contents of virtual ranks' floating-point messages */
     uint32_t nic_count;    /* NICs of a node that a rank sees, 1 .. CRYSTAL_NICS_MAX */
     char *topology;        /* NCCL's topology file; NULL: none; owned */
+    char *backend;         /* net plugin between real ranks; NULL: TCP; owned */
 };
 
 /* "2.28.9" -> 22809; "newest" -> 0. 0 or -EINVAL. */

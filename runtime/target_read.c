@@ -33,12 +33,22 @@ static int number(const struct crystal_yaml_map *map, const char *key,
     return 0;
 }
 
+/* NULL where it is not there. */
+static int words(const struct crystal_yaml_map *map, const char *key, char **ret,
+                 const char *path, struct crystal_error *err)
+{
+    const struct crystal_yaml_item *item = crystal_yaml_get(map, key);
+
+    *ret = item ? strdup(item->value) : NULL;
+    return item && !*ret ? crystal_error_set(err, ENOMEM, "%s: out of memory", path)
+                         : 0;
+}
+
 int crystal_target_read(const struct crystal_yaml_map *map, const char *path,
                         struct crystal_target *ret, struct crystal_error *err)
 {
     uint32_t version = 0, untested = 0, buffers = 0, valueless = 0, nics = 1;
-    const struct crystal_yaml_item *topology = crystal_yaml_get(map, "nic.topology");
-    char *copy = NULL;
+    struct crystal_target target = {0};
 
     if (number(map, "nccl.version", 0, INT_MAX, &version, path, err) ||
         number(map, "nccl.untested", 0, 1, &untested, path, err) ||
@@ -46,13 +56,16 @@ int crystal_target_read(const struct crystal_yaml_map *map, const char *path,
         number(map, "gpu.valueless", 0, 1, &valueless, path, err) ||
         number(map, "nic.count", 1, CRYSTAL_NICS_MAX, &nics, path, err))
         return -EINVAL;
-    if (topology && !(copy = strdup(topology->value)))
-        return crystal_error_set(err, ENOMEM, "%s: out of memory", path);
-    *ret = (struct crystal_target){.nccl_version = version,
-                                   .nccl_untested = (int)untested,
-                                   .gpu_buffers = (int)buffers,
-                                   .is_valueless = (int)valueless,
-                                   .nic_count = nics,
-                                   .topology = copy};
+    target = (struct crystal_target){.nccl_version = version,
+                                     .nccl_untested = (int)untested,
+                                     .gpu_buffers = (int)buffers,
+                                     .is_valueless = (int)valueless,
+                                     .nic_count = nics};
+    if (words(map, "nic.topology", &target.topology, path, err) ||
+        words(map, "nic.backend", &target.backend, path, err)) {
+        crystal_target_fini(&target);
+        return -ENOMEM;
+    }
+    *ret = target;
     return 0;
 }
