@@ -90,8 +90,7 @@ static int show_profile(const char *path, struct crystal_error *err)
 
 static int show_run(const char *path, struct crystal_error *err)
 {
-    static const struct crystal_blockfile_kind kind = {
-        CRYSTAL_RUN_MAGIC, CRYSTAL_RUN_VERSION, sizeof(struct crystal_run_record)};
+    static const struct crystal_blockfile_kind kind = CRYSTAL_RUN_KIND;
     struct crystal_filehead head;
     void *records;
     uint64_t count;

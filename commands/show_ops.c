@@ -7,6 +7,9 @@
 
 static void print_coll(FILE *out, const struct crystal_op *op)
 {
+    static const char *const algos[] = {"", " by ring", " by tree", " by PAT"};
+    static const char *const protos[] = {"", " with Simple", " with LL", " with LL128"};
+
     fprintf(out, "%-13s comm %u stream %u %s x %" PRIu64, crystal_func_name(op->func),
             op->comm, op->stream, crystal_dtype_name(op->dtype), op->value);
     if (crystal_func_reduces(op->func))
@@ -17,6 +20,8 @@ static void print_coll(FILE *out, const struct crystal_op *op)
         fprintf(out, " in place");
     if (op->flags & CRYSTAL_OP_FLAG_BARRIER)
         fprintf(out, " barrier");
+    fputs(algos[CRYSTAL_OP_ALGO(op->flags)], out);
+    fputs(protos[CRYSTAL_OP_PROTO(op->flags)], out);
 }
 
 static void print_name(FILE *out, const struct crystal_op *ops, uint64_t at,

@@ -135,8 +135,7 @@ int stage_node_check(void *context, struct crystal_error *err)
 int stage_node_seal_runs(const struct stage *stage, const char *sub,
                          struct crystal_share which, struct crystal_error *err)
 {
-    static const struct crystal_blockfile_kind kind = {
-        CRYSTAL_RUN_MAGIC, CRYSTAL_RUN_VERSION, sizeof(struct crystal_run_record)};
+    static const struct crystal_blockfile_kind kind = CRYSTAL_RUN_KIND;
     char path[PATH_MAX];
     int code = 0;
 

@@ -164,7 +164,8 @@ static int measure_all(struct compose *c, struct crystal_error *err)
     struct crystal_profile_head *h = &c->image.head;
     struct crystal_overhead *o = crystal_overhead_create();
     struct crystal_transfer_wire wire = {
-        c->layout.wire_bytes_per_s, c->layout.wire_latency_ns, 0, 1, 0, 0, 0};
+        c->layout.wire_bytes_per_s, c->layout.wire_latency_ns, 0, 1, 0, 0, 0,
+        CRYSTAL_PROTO_SIMPLE};
     uint64_t parent = crystal_graph_hash(c->graph);
     int code = o ? 0 : no_memory(err);
 
@@ -271,7 +272,8 @@ static int run(struct compose *c, enum which which, struct crystal_error *err)
                                          1,
                                          c->image.head.op_overhead_ns,
                                          0,
-                                         0};
+                                         0,
+                                         CRYSTAL_PROTO_SIMPLE};
     struct crystal_timeline_config config = {.graph = c->graph,
                                              .programs = c->programs,
                                              .gap_ns = (const uint64_t *const *)c->gaps,
@@ -297,6 +299,7 @@ static int run(struct compose *c, enum which which, struct crystal_error *err)
     c->takes_ops = which == MEAN;
     config.wire.algos = crystal_transfer_algos(getenv("NCCL_ALGO")) &
                         CRYSTAL_TRANSFER_TREE; /* as hostccl */
+    config.wire.proto = crystal_transfer_proto(getenv("NCCL_PROTO"));
     timeline = crystal_timeline_create(&config, err);
     if (!timeline)
         return -EINVAL;

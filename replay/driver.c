@@ -193,6 +193,7 @@ static int make_timeline(struct crystal_driver *d, struct crystal_error *err)
     d->head->message_overhead_ns = config.wire.overhead_ns;
     config.wire.algos = crystal_transfer_algos(getenv("NCCL_ALGO")) &
                         CRYSTAL_TRANSFER_TREE; /* as hostccl */
+    config.wire.proto = crystal_transfer_proto(getenv("NCCL_PROTO"));
     d->timeline = crystal_timeline_create(&config, err);
     return d->timeline ? 0 : -EINVAL;
 }

@@ -277,6 +277,22 @@ void crystal_operation_arrive(struct crystal_operation *op, uint64_t now_ns,
         (void)cell_sync(op, atomic_load(&op->comm->board));
 }
 
+/* What the library said of a collective when it began. */
+static uint8_t way_of(const struct crystal_operation *op)
+{
+    static const uint8_t algos[] = {[CRYSTAL_ALGO_RING] = CRYSTAL_OP_ALGO_RING,
+                                    [CRYSTAL_ALGO_TREE] = CRYSTAL_OP_ALGO_TREE,
+                                    [CRYSTAL_ALGO_PAT] = CRYSTAL_OP_ALGO_PAT,
+                                    [CRYSTAL_ALGO_OTHER] = CRYSTAL_OP_ALGO_UNKNOWN};
+    static const uint8_t protos[] = {[CRYSTAL_PROTO_SIMPLE] = CRYSTAL_OP_PROTO_SIMPLE,
+                                     [CRYSTAL_PROTO_LL] = CRYSTAL_OP_PROTO_LL,
+                                     [CRYSTAL_PROTO_LL128] = CRYSTAL_OP_PROTO_LL128};
+
+    if (op->is_p2p || op->algo > CRYSTAL_ALGO_OTHER || op->proto >= CRYSTAL_PROTO_COUNT)
+        return 0;
+    return CRYSTAL_OP_WAY(algos[op->algo], protos[op->proto]);
+}
+
 static void record_write(struct crystal_operation *op, uint64_t end_ns)
 {
     struct crystal_board_comm *entry = atomic_load(&op->comm->board);
@@ -294,6 +310,7 @@ static void record_write(struct crystal_operation *op, uint64_t end_ns)
         .crank = op->comm->crank,
         .func = op->func,
         .dtype = op->dtype,
+        .way = way_of(op),
         .waited_us = waited_us > UINT32_MAX ? UINT32_MAX : (uint32_t)waited_us,
     };
 

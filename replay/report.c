@@ -249,6 +249,7 @@ static void report_fini(struct report *r)
     free(r->ops);
     free(r->groups);
     free(r->names);
+    free(r->scratch);
     free(r->ranks);
     free(r->iterations.ns);
     rp_events_fini(&r->events);

@@ -196,8 +196,9 @@ static void script_fini(struct script *s)
     free(s->owned_instrs);
 }
 
-static uint64_t alone_ns(const struct report *r, const struct crystal_program *p,
-                         uint32_t instr, const struct crystal_run_record *rec)
+static uint64_t alone_ns(const struct report *r, uint32_t lrank,
+                         const struct crystal_program *p, uint32_t instr,
+                         const struct crystal_run_record *rec)
 {
     const struct crystal_instr *in = &p->instrs[instr];
     struct crystal_transfer_wire wire = {
@@ -207,11 +208,13 @@ static uint64_t alone_ns(const struct report *r, const struct crystal_program *p
         1,
         crystal_profile_head(r->profile)->op_overhead_ns,
         0,
-        0};
+        0,
+        CRYSTAL_PROTO_SIMPLE};
     struct crystal_transfer_op op = {.func = in->func,
-                                     .nranks = rec->nranks,
+                                     .nranks = nranks_of(r, lrank, in->local),
                                      .root = in->peer,
                                      .count = in->count,
+                                     .way = rec->way,
                                      .elt_bytes =
                                          (uint32_t)crystal_dtype_bytes(in->dtype)};
 
@@ -219,7 +222,9 @@ static uint64_t alone_ns(const struct report *r, const struct crystal_program *p
         return crystal_transfer_send_ns(&wire, rec->bytes);
     if (in->kind == CRYSTAL_OP_RECV)
         return crystal_transfer_recv_ns(&wire, rec->bytes);
-    return crystal_transfer_alone_ns(&wire, &op, rec->crank);
+    return rec->crank < op.nranks
+               ? crystal_transfer_alone_ns(&wire, &op, rec->crank, r->scratch)
+               : 0;
 }
 
 static int add_event(struct report *r, uint32_t rank, uint64_t iteration,
@@ -259,7 +264,7 @@ static int add_call(struct report *r, uint32_t lrank, const struct script *s,
 {
     const struct crystal_instr *in = &s->program->instrs[instr];
     uint64_t ns = rec->end_ns > rec->arrive_ns ? rec->end_ns - rec->arrive_ns : 0;
-    uint64_t transfer_ns = alone_ns(r, s->program, instr, rec);
+    uint64_t transfer_ns = alone_ns(r, lrank, s->program, instr, rec);
     uint64_t plan_ns =
         crystal_profile_ops(r->profile, s->program->rep)[instr].composed_ns;
     uint64_t virtual_ns = rec->waited_us * UINT64_C(1000);
@@ -363,7 +368,8 @@ static uint64_t fitting(const struct script *s, const struct crystal_run_record 
 }
 
 /* Computation of an iteration and its operations alone, one after the other. */
-static uint64_t summed_ns(const struct report *r, const struct script *s,
+static uint64_t summed_ns(const struct report *r, uint32_t lrank,
+                          const struct script *s,
                           const struct crystal_run_record *begin)
 {
     const struct crystal_profile_op *ops =
@@ -373,7 +379,7 @@ static uint64_t summed_ns(const struct report *r, const struct script *s,
     for (uint32_t i = 0; i < s->program->instr_count; i++)
         sum += ops[i].gap_ns;
     for (uint64_t i = 0; i < s->each; i++)
-        sum += alone_ns(r, s->program, s->instrs[i], &begin[i]);
+        sum += alone_ns(r, lrank, s->program, s->instrs[i], &begin[i]);
     return sum;
 }
 
@@ -413,7 +419,7 @@ static int rank_gather(struct report *r, uint32_t index,
         code = rp_samples_add(&samples, ns);
         if (!code)
             code = rp_samples_add(&r->iterations, ns);
-        sum_ns += summed_ns(r, &s, begin);
+        sum_ns += summed_ns(r, rank->lrank, &s, begin);
         for (uint64_t i = 0; !code && i < s.each; i++)
             code = add_call(r, rank->lrank, &s, s.instrs[i], &begin[i]);
     }
@@ -435,8 +441,7 @@ out:
 static int rank_read(struct report *r, uint32_t index, struct crystal_error *err)
 {
     struct rp_rank *rank = &r->ranks[index];
-    static const struct crystal_blockfile_kind kind = {
-        CRYSTAL_RUN_MAGIC, CRYSTAL_RUN_VERSION, sizeof(struct crystal_run_record)};
+    static const struct crystal_blockfile_kind kind = CRYSTAL_RUN_KIND;
     struct crystal_filehead head;
     char path[PATH_MAX];
     void *records = NULL;
@@ -514,13 +519,27 @@ static void average(struct report *r)
     rp_samples_spread(&r->iterations, &r->iteration);
 }
 
+/* Members of the greatest communicator. */
+static size_t greatest(const struct report *r)
+{
+    struct crystal_graph_comm c;
+    size_t most = 1;
+
+    for (uint32_t i = 0; i < crystal_graph_comm_count(r->graph); i++) {
+        crystal_graph_comm(r->graph, i, &c);
+        most = c.nranks > most ? c.nranks : most;
+    }
+    return most;
+}
+
 int rp_gather(struct report *r, struct crystal_error *err)
 {
     uint64_t mean = 0, p10 = 0, p90 = 0;
     int code = 0;
 
     r->names = calloc(crystal_graph_comm_count(r->graph) + 1, sizeof *r->names);
-    if (!r->names)
+    r->scratch = calloc(greatest(r), 4 * sizeof *r->scratch);
+    if (!r->names || !r->scratch)
         return crystal_error_set(err, ENOMEM, "out of memory");
     for (uint32_t i = 0; !code && i < r->layout.sandbox_count; i++) {
         r->ranks[i].lrank = r->layout.sandbox[i];

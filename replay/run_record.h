@@ -3,7 +3,7 @@
  * then blocks as in a trace (runtime/trace.h) with records of 64 bytes. Times are
  * absolute CLOCK_MONOTONIC ns. Records stand in the order in which operations ended;
  * `order` counts in the order of the API calls (collectives and p2p of all
- * communicators). Frozen: version 1.
+ * communicators). Frozen: version 2; version 1 has no way, a zero.
  */
 #ifndef CRYSTAL_RUN_RECORD_H
 #define CRYSTAL_RUN_RECORD_H
@@ -11,7 +11,12 @@
 #include <stdint.h>
 
 #define CRYSTAL_RUN_MAGIC   "CRYRUNRC"
-#define CRYSTAL_RUN_VERSION 1
+#define CRYSTAL_RUN_VERSION 2
+/* A crystal_blockfile_kind. */
+#define CRYSTAL_RUN_KIND                                                             \
+    {                                                                                \
+        CRYSTAL_RUN_MAGIC, CRYSTAL_RUN_VERSION, sizeof(struct crystal_run_record), 1 \
+    }
 
 struct crystal_run_record {
     uint64_t comm_id; /* NCCL's commHash */
@@ -24,8 +29,8 @@ struct crystal_run_record {
     uint32_t crank;
     uint8_t func;
     uint8_t dtype;
-    uint8_t flags; /* CRYSTAL_RUN_* */
-    uint8_t zero;
+    uint8_t flags;      /* CRYSTAL_RUN_* */
+    uint8_t way;        /* CRYSTAL_OP_WAY of a collective (runtime/op.h) */
     uint32_t waited_us; /* of arrive..end: waiting for virtual arrivals, saturating */
 };
 _Static_assert(sizeof(struct crystal_run_record) == 64, "frozen");

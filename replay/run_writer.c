@@ -22,8 +22,7 @@
 #define RUN_BUFFER   4096
 #define RUN_FLUSH_NS 200000000L
 
-static const struct crystal_blockfile_kind run_kind = {
-    CRYSTAL_RUN_MAGIC, CRYSTAL_RUN_VERSION, sizeof(struct crystal_run_record)};
+static const struct crystal_blockfile_kind run_kind = CRYSTAL_RUN_KIND;
 
 struct crystal_run_writer {
     pthread_mutex_t lock; /* filled, filled_count, lost */

@@ -313,7 +313,7 @@ int crystal_block_read(const char *path, const struct crystal_blockfile_kind *ki
     struct crystal_filehead head;
     char *bytes = NULL;
     size_t count = 0, end;
-    int code, fd = crystal_infile_open(path, NULL, err);
+    int is_older, code, fd = crystal_infile_open(path, NULL, err);
 
     if (fd < 0)
         return fd;
@@ -324,7 +324,10 @@ int crystal_block_read(const char *path, const struct crystal_blockfile_kind *ki
     memset(&head, 0, sizeof head);
     if (count >= sizeof head)
         memcpy(&head, bytes, sizeof head);
-    code = crystal_filehead_check(&head, kind->magic, kind->version, count, path, err);
+    is_older = kind->oldest_version && head.version >= kind->oldest_version &&
+               head.version < kind->version;
+    code = crystal_filehead_check(
+        &head, kind->magic, is_older ? head.version : kind->version, count, path, err);
     if (code)
         goto err_free;
     end = good_end(bytes, count, kind->record_bytes);

@@ -29,6 +29,7 @@ struct crystal_blockfile_kind {
     const char *magic;
     uint32_t version;
     uint32_t record_bytes;
+    uint32_t oldest_version; /* that can be read, too; 0: none */
 };
 
 struct crystal_block_writer;

@@ -1,7 +1,7 @@
 /* The bytes of job.graph behind its crystal_filehead, for its writer and its reader
- * only. Integers are in the writer's byte order, as the header says. Versions 1 to 3:
- * in 1, ranks_per_node and network are 0 and no record is a KERNEL; in 3, the records
- * are packed.
+ * only. Integers are in the writer's byte order, as the header says. Versions 1 to 4:
+ * in 1, ranks_per_node and network are 0 and no record is a KERNEL; from 3 on, the
+ * records are packed; in 4, COLL may tell algorithm and protocol.
  *
  *   struct crystal_graph_head                     128 bytes
  *   struct crystal_graph_rep    [rep_count]       one per representative
@@ -11,7 +11,7 @@
  *   struct crystal_graph_coll   [coll_count]      what each collective contributed
  *   struct crystal_graph_send   [send_count]      what each send contributed
  *   struct crystal_op           [op_count]        traces, as they were recorded; or,
- *   in version 3,
+ *   from version 3 on,
  *   struct crystal_graph_pack_head
  *   struct crystal_op           [shape_count]
  *   struct crystal_graph_packed [op_count]        (graph_pack.h)

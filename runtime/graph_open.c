@@ -54,7 +54,7 @@ static int ops_section(struct crystal_graph *g, struct cursor *c, struct packed 
 {
     const struct crystal_graph_pack_head *head;
 
-    if (g->view.head->version != CRYSTAL_GRAPH_VERSION_PACKED) {
+    if (g->view.head->version < CRYSTAL_GRAPH_VERSION_PACKED) {
         g->ops = section(c, g->head->op_count, sizeof *g->ops);
         return g->ops ? 0 : -EINVAL;
     }
@@ -200,6 +200,11 @@ static int check_ops(const struct crystal_graph *g, const struct crystal_graph_r
             return bad(err, "an operation's end names no operation");
         if (!is_comm_kind(op))
             continue;
+        if (op->flags & CRYSTAL_OP_WAY_MASK &&
+            (g->view.head->version < CRYSTAL_GRAPH_VERSION_WAYS ||
+             op->kind != CRYSTAL_OP_COLL))
+            return bad(err, "an operation tells its algorithm, which this version or "
+                            "kind has not");
         if (op->comm >= rep->local_count)
             return bad(err, "an operation names no communicator");
         nranks = g->comms[g->map[map_first + op->comm]].nranks;
@@ -305,10 +310,10 @@ static uint32_t version_of(const char *path)
             head.version = 0;
         (void)close(fd); /* only read */
     }
-    return head.version == CRYSTAL_GRAPH_VERSION ||
-                   head.version == CRYSTAL_GRAPH_VERSION_DEVICE
+    return head.version >= CRYSTAL_GRAPH_VERSION &&
+                   head.version < CRYSTAL_GRAPH_VERSION_WAYS
                ? head.version
-               : CRYSTAL_GRAPH_VERSION_PACKED;
+               : CRYSTAL_GRAPH_VERSION_WAYS;
 }
 
 struct crystal_graph *crystal_graph_open(const char *path, struct crystal_error *err)

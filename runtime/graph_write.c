@@ -339,7 +339,7 @@ int crystal_graph_writer_write(struct crystal_graph_writer *w, const char *path,
     }
     (void)place(w, &pack, body);
     pack_fini(&pack);
-    crystal_filehead_init(&head, CRYSTAL_GRAPH_MAGIC, CRYSTAL_GRAPH_VERSION_PACKED, 0,
+    crystal_filehead_init(&head, CRYSTAL_GRAPH_MAGIC, CRYSTAL_GRAPH_VERSION_WAYS, 0,
                           fingerprint, 0);
     code = crystal_file_write(path, &head, body, bytes, err);
     free(body);

@@ -216,6 +216,20 @@ static int communication(struct import *m, struct args *a)
     return 0;
 }
 
+/* What a kernel's name tells of the algorithm. NCCL has kernels of their own for trees
+ * only; those named RING serve what is none of the others, too, and all are named LL
+ * (NCCL 2.28, src/device/generate.py). */
+static uint8_t way_of(const struct import_event *e)
+{
+    static const char tree[] = "_TREE_";
+    const size_t bytes = sizeof tree - 1;
+
+    for (size_t i = 0; i + bytes <= e->name_bytes; i++)
+        if (memcmp(e->name + i, tree, bytes) == 0)
+            return CRYSTAL_OP_WAY(CRYSTAL_OP_ALGO_TREE, CRYSTAL_OP_PROTO_UNKNOWN);
+    return 0;
+}
+
 static bool is_stream_wait(const struct import_event *e)
 {
     static const char name[] = "Stream Wait Event";
@@ -266,6 +280,7 @@ static int event_read(struct crystal_json *j, struct import *m, struct import_ra
         e.what = IMPORT_KERNEL;
         if (a.collective.bytes && (code = communication(m, &a)))
             return code;
+        e.way = way_of(&e);
     } else if (crystal_json_is(cat, "cuda_sync") && is_stream_wait(&e) &&
                a.has_stream) {
         e.what = IMPORT_STREAM_WAIT;

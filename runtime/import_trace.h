@@ -26,6 +26,7 @@ enum import_what {
 struct import_event {
     enum import_what what;
     uint8_t func, dtype;
+    uint8_t way;    /* CRYSTAL_OP_WAY */
     uint32_t group; /* index in groups */
     uint64_t issue_ns, start_ns, ns;
     uint64_t correlation; /* with its launch; 0: none */

@@ -94,6 +94,7 @@ static int record(const struct import *m, const struct import_rank *r,
         op.dtype = e->dtype;
         op.comm = (uint16_t)import_local_of(r, e->group);
         op.value = count_of(e, group->count);
+        op.flags = e->what == IMPORT_COLL ? e->way : 0;
         if (e->what == IMPORT_COLL)
             op.peer = root_of(group, e);
         else if ((op.peer = peer_of(group, e)) == IMPORT_NONE)

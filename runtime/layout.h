@@ -46,10 +46,10 @@ struct crystal_layout {
     uint32_t live_count;
     uint32_t iterations; /* recorded iterations, the first skipped */
     int payload_all;
-    uint64_t wire_bytes_per_s; /* wire.bandwidth */
-    uint64_t wire_latency_ns;  /* wire.latency */
+    uint64_t wire_bytes_per_s;    /* wire.bandwidth */
+    uint64_t wire_latency_ns;     /* wire.latency */
     struct crystal_target target; /* nccl, gpu and nic; owned */
-    uint32_t plan_passes;      /* plan.passes, at least 1 */
+    uint32_t plan_passes;         /* plan.passes, at least 1 */
     uint32_t plan_tolerance_ppm;
     uint64_t fingerprint; /* program, arguments (outside stage rules), grid, versions */
     struct crystal_ports ports; /* of coordinator, store and agents; first = 0: any */

@@ -69,9 +69,9 @@ struct crystal_transfer_wire crystal_network_wire(const struct crystal_network *
     }
     if (is_inside)
         wire = net->node_wire;
+    wire.node_ranks = per_node ? node_ranks(net, members, nranks) : 0;
     if (net->algos) {
         wire.algos = net->algos;
-        wire.node_ranks = node_ranks(net, members, nranks);
         if (shares_node(net, members, nranks))
             wire.algos &= ~(uint32_t)CRYSTAL_TRANSFER_PAT;
     }

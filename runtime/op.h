@@ -79,4 +79,23 @@ struct crystal_op_ext {
 #define CRYSTAL_OP_FLAG_IN_PLACE 0x01
 #define CRYSTAL_OP_FLAG_BARRIER  0x02 /* contents do not matter (hint of the caller) */
 
+/* How the library did a COLL, where that is known: two more parts of its flags. In
+ * job.graph of version 4 only. */
+enum crystal_op_algo {
+    CRYSTAL_OP_ALGO_UNKNOWN = 0,
+    CRYSTAL_OP_ALGO_RING = 1,
+    CRYSTAL_OP_ALGO_TREE = 2,
+    CRYSTAL_OP_ALGO_PAT = 3
+};
+enum crystal_op_proto {
+    CRYSTAL_OP_PROTO_UNKNOWN = 0,
+    CRYSTAL_OP_PROTO_SIMPLE = 1,
+    CRYSTAL_OP_PROTO_LL = 2,
+    CRYSTAL_OP_PROTO_LL128 = 3
+};
+#define CRYSTAL_OP_WAY(algo, proto) ((uint8_t)((algo) << 2 | (proto) << 4))
+#define CRYSTAL_OP_WAY_MASK         0x3cU
+#define CRYSTAL_OP_ALGO(flags)      ((flags) >> 2 & 3U)
+#define CRYSTAL_OP_PROTO(flags)     ((flags) >> 4 & 3U)
+
 #endif

@@ -130,6 +130,7 @@ static void instr_fill(struct crystal_program *p, const struct crystal_op *op,
         p->pairs[in->slot].each++;
     } else if (op->kind == CRYSTAL_OP_COLL) {
         p->coll_each[op->comm]++;
+        in->flags = op->flags;
     } else if (op->kind == CRYSTAL_OP_RECORD) {
         in->slot = p->event_count++;
     }

@@ -19,10 +19,13 @@ struct crystal_instr {
                      or KERNEL */
     uint8_t func;
     uint8_t dtype;
-    uint8_t starts_group; /* GROUP: 1 start, 0 end */
-    uint16_t local;       /* communicator as the trace counts them */
-    uint16_t stream;      /* dense index */
-    uint32_t peer;        /* root or crank as in the trace */
+    union {
+        uint8_t starts_group; /* GROUP: 1 start, 0 end */
+        uint8_t flags;        /* COLL: the record's */
+    };
+    uint16_t local;  /* communicator as the trace counts them */
+    uint16_t stream; /* dense index */
+    uint32_t peer;   /* root or crank as in the trace */
     uint32_t slot; /* RECORD, WAIT, SWAIT: event slot, NONE where it was recorded before
                       the iterations; SEND, RECV: index of the pair */
     uint64_t count;  /* elements; KERNEL: ns */

@@ -121,7 +121,7 @@ static void slots_for_ever(struct compile *c)
 static bool is_same_call(const struct tl_call *a, const struct tl_call *b)
 {
     return a->func == b->func && a->dtype == b->dtype && a->nranks == b->nranks &&
-           a->root == b->root && a->count == b->count;
+           a->root == b->root && a->count == b->count && a->way == b->way;
 }
 
 static int call_index(struct compile *c, const struct crystal_instr *in, uint32_t *ret)
@@ -135,6 +135,7 @@ static int call_index(struct compile *c, const struct crystal_instr *in, uint32_
                        crystal_graph_comm_of(t->config.graph, lrank, in->local), &comm);
     call = (struct tl_call){.func = in->func,
                             .dtype = in->dtype,
+                            .way = in->flags & CRYSTAL_OP_WAY_MASK,
                             .nranks = comm.nranks,
                             .root = in->peer,
                             .count = in->count};

@@ -73,6 +73,7 @@ const struct crystal_transfer_plan *tl_coll_plan(struct crystal_timeline *t,
                                          .nranks = c->nranks,
                                          .root = c->root,
                                          .count = c->count,
+                                         .way = c->way,
                                          .elt_bytes =
                                              (uint32_t)crystal_dtype_bytes(c->dtype)};
 

@@ -73,6 +73,7 @@ struct tl_list {
 /* One way to call a collective; its cost for each wire is worked out on first use. */
 struct tl_call {
     uint8_t func, dtype;
+    uint8_t way; /* CRYSTAL_OP_WAY */
     uint32_t nranks, root;
     uint64_t count;
 };

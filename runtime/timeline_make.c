@@ -20,7 +20,7 @@ static bool is_same(const struct crystal_transfer_wire *a,
     return a->bytes_per_s == b->bytes_per_s && a->latency_ns == b->latency_ns &&
            a->overhead_ns == b->overhead_ns && a->channel_count == b->channel_count &&
            a->op_overhead_ns == b->op_overhead_ns && a->algos == b->algos &&
-           a->node_ranks == b->node_ranks;
+           a->node_ranks == b->node_ranks && a->proto == b->proto;
 }
 
 /* Sets t->code where memory ends or the wire is too slow. */

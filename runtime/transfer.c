@@ -39,9 +39,9 @@ uint64_t crystal_transfer_occupy_ns(const struct crystal_transfer_wire *wire,
 
 /* Of struct crystal_transfer_cost, one loop of a ring operation: steps: S, chunk steps;
  * hop_ns: h, first slice, NIC and way; chunk_ns: c, both slices on the NIC; last_ns:
- * the last slice on the NIC; held_ns: NIC time of what does not fit in staging memory.
- * Of struct crystal_transfer_plan: loops of one cost and, where it differs, a last one;
- * loops counts the last one, 0: no messages at all. */
+ * the second slice on the NIC, 0: there is only one; held_ns: NIC time of what does not
+ * fit in staging memory. Of struct crystal_transfer_plan: loops of one cost and, where
+ * it differs, a last one; loops counts the last one, 0: no messages at all. */
 
 static bool is_sliced(enum crystal_func func)
 {
@@ -54,21 +54,22 @@ static void cost_of(const struct crystal_transfer_wire *wire,
                     uint64_t steps, uint64_t channels,
                     struct crystal_transfer_cost *cost)
 {
-    uint64_t slices = is_sliced(ring->func) ? 2 : 1, slice_ns[2] = {0, 0};
+    uint64_t slices = crystal_ring_slices(ring), slice_ns[2] = {0, 0};
     uint64_t messages = steps * slices;
-    uint64_t fit = is_sliced(ring->func) ? STAGED_SLICES : STAGED_CHUNKS;
+    uint64_t fit = slices == 2 ? STAGED_SLICES : STAGED_CHUNKS;
 
     for (uint64_t i = 0; i < slices; i++) {
         struct crystal_ring_message m;
 
         crystal_ring_message(ring, sender, 1, loop * messages + i, &m);
-        slice_ns[i] = crystal_transfer_occupy_ns(wire, (uint64_t)m.elts *
-                                                           ring->elt_bytes * channels);
+        slice_ns[i] = crystal_transfer_occupy_ns(
+            wire, channels * crystal_form_bytes(ring->proto,
+                                                (uint64_t)m.elts * ring->elt_bytes));
     }
     cost->steps = steps;
     cost->hop_ns = slice_ns[0] + wire->latency_ns + wire->overhead_ns;
     cost->chunk_ns = slice_ns[0] + slice_ns[1];
-    cost->last_ns = slice_ns[slices - 1];
+    cost->last_ns = slice_ns[1];
     cost->held_ns = messages > fit ? (messages - fit) / slices * cost->chunk_ns : 0;
 }
 
@@ -81,8 +82,9 @@ static void plan_of(const struct crystal_transfer_wire *wire,
                                    .root = op->root,
                                    .count = op->count,
                                    .elt_bytes = op->elt_bytes,
-                                   .channel_count = wire->channel_count};
-    uint64_t slices = is_sliced(op->func) ? 2 : 1, steps = 1, channels = 0, messages;
+                                   .channel_count = wire->channel_count,
+                                   .proto = wire->proto};
+    uint64_t slices = crystal_ring_slices(&ring), steps = 1, channels = 0, messages;
     uint32_t sender = 1; /* of the block that is never smaller than another */
 
     if (op->func == CRYSTAL_FUNC_ALLREDUCE)
@@ -316,6 +318,37 @@ static bool is_star(enum crystal_func func)
            func != CRYSTAL_FUNC_REDUCE;
 }
 
+/* What is known of how an operation was done comes before what the wire says of all. */
+static void way_take(struct crystal_transfer_wire *wire, uint8_t way)
+{
+    switch (CRYSTAL_OP_ALGO(way)) {
+    case CRYSTAL_OP_ALGO_RING:
+        wire->algos = 0;
+        break;
+    case CRYSTAL_OP_ALGO_TREE:
+        wire->algos = CRYSTAL_TRANSFER_TREE;
+        break;
+    case CRYSTAL_OP_ALGO_PAT:
+        wire->algos = CRYSTAL_TRANSFER_PAT;
+        break;
+    default:
+        break;
+    }
+    switch (CRYSTAL_OP_PROTO(way)) {
+    case CRYSTAL_OP_PROTO_SIMPLE:
+        wire->proto = CRYSTAL_PROTO_SIMPLE;
+        break;
+    case CRYSTAL_OP_PROTO_LL:
+        wire->proto = CRYSTAL_PROTO_LL;
+        break;
+    case CRYSTAL_OP_PROTO_LL128:
+        wire->proto = CRYSTAL_PROTO_LL128;
+        break;
+    default:
+        break;
+    }
+}
+
 void crystal_transfer_plan_init(struct crystal_transfer_plan *plan,
                                 const struct crystal_transfer_wire *wire,
                                 const struct crystal_transfer_op *op)
@@ -326,6 +359,8 @@ void crystal_transfer_plan_init(struct crystal_transfer_plan *plan,
     plan->root = op->root;
     plan->op_overhead_ns = op->nranks == 1 ? 0 : wire->op_overhead_ns;
     plan->wire = *wire;
+    way_take(&plan->wire, op->way);
+    wire = &plan->wire;
     if (op->nranks == 1)
         return;
     if (wire->algos)
@@ -437,38 +472,44 @@ static uint64_t chain_alone(const struct crystal_transfer_plan *plan, uint32_t n
     return got > sent ? got : sent;
 }
 
-static uint64_t alone_of(const struct crystal_transfer_wire *wire,
-                         const struct crystal_transfer_op *op, uint32_t crank)
+static uint64_t alone_of(const struct crystal_transfer_plan *plan, uint32_t crank)
 {
-    uint64_t bytes_ns = crystal_transfer_occupy_ns(wire, op->count * op->elt_bytes);
-    uint64_t way_ns = wire->latency_ns + wire->overhead_ns;
-    uint32_t n = op->nranks;
-    struct crystal_transfer_plan plan;
+    uint32_t n = plan->nranks, from_root = crank + n - plan->root;
 
-    switch (op->func) {
+    switch (plan->func) {
     case CRYSTAL_FUNC_ALLREDUCE:
     case CRYSTAL_FUNC_ALLGATHER:
     case CRYSTAL_FUNC_REDUCESCATTER:
-        plan_of(wire, op, &plan);
-        return plan.loops ? ring_alone(&plan) : 0;
+        return plan->loops ? ring_alone(plan) : 0;
     case CRYSTAL_FUNC_BROADCAST:
+        return plan->loops ? chain_alone(plan, n, from_root % n) : 0;
     case CRYSTAL_FUNC_REDUCE:
-        plan_of(wire, op, &plan);
-        crank += n - op->root - (op->func == CRYSTAL_FUNC_REDUCE);
-        return plan.loops ? chain_alone(&plan, n, crank % n) : 0;
+        return plan->loops ? chain_alone(plan, n, (from_root - 1) % n) : 0;
     case CRYSTAL_FUNC_ALLTOALL:
-        return (n - 1) * bytes_ns + way_ns;
+        return (n - 1) * plan->bytes_ns + plan->way_ns;
     case CRYSTAL_FUNC_GATHER:
-        return crank == op->root ? (n - 1) * bytes_ns + way_ns : bytes_ns;
+        return crank == plan->root ? (n - 1) * plan->bytes_ns + plan->way_ns
+                                   : plan->bytes_ns;
     default:
-        return (n - 1) * bytes_ns + (crank == op->root ? 0 : way_ns);
+        return (n - 1) * plan->bytes_ns + (crank == plan->root ? 0 : plan->way_ns);
     }
 }
 
 uint64_t crystal_transfer_alone_ns(const struct crystal_transfer_wire *wire,
-                                   const struct crystal_transfer_op *op, uint32_t crank)
+                                   const struct crystal_transfer_op *op, uint32_t crank,
+                                   uint64_t *scratch)
 {
-    return op->nranks == 1 ? 0 : alone_of(wire, op, crank) + wire->op_overhead_ns;
+    struct crystal_transfer_plan plan;
+
+    if (op->nranks == 1)
+        return 0;
+    crystal_transfer_plan_init(&plan, wire, op);
+    if (!plan.repeat.count)
+        return alone_of(&plan, crank) + wire->op_overhead_ns;
+    memset(scratch, 0, op->nranks * sizeof *scratch);
+    crystal_transfer_plan_ends(&plan, scratch, scratch + op->nranks,
+                               scratch + 2 * (size_t)op->nranks);
+    return scratch[op->nranks + crank];
 }
 
 uint64_t crystal_transfer_send_ns(const struct crystal_transfer_wire *wire,

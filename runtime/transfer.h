@@ -25,6 +25,7 @@
 #define CRYSTAL_TRANSFER_H
 
 #include "runtime/nccl_abi.h"
+#include "runtime/wire_form.h"
 
 #include <stdint.h>
 
@@ -38,15 +39,19 @@ enum crystal_transfer_algo { /* bits; what has none of them is a ring */
 /* The bits of a list as NCCL_ALGO has it: "tree", "ring,pat", in any case; what a tree
  * or PAT cannot do stays a ring. Other names, and NULL, are none. */
 uint32_t crystal_transfer_algos(const char *list);
+/* The protocol of a list as NCCL_PROTO has it where that is the only one; else Simple.
+ */
+enum crystal_proto crystal_transfer_proto(const char *list);
 
 struct crystal_transfer_wire {
     uint64_t bytes_per_s; /* 0: bytes cost nothing */
     uint64_t latency_ns;
-    uint64_t overhead_ns;    /* software cost per message, see the profile */
-    uint32_t channel_count;  /* channels of the ring, 1 .. 64 */
-    uint64_t op_overhead_ns; /* software cost of an operation at its end */
-    uint32_t algos;          /* enum crystal_transfer_algo */
-    uint32_t node_ranks;     /* tree: members on each node, consecutive; 0: one */
+    uint64_t overhead_ns;     /* software cost per message, see the profile */
+    uint32_t channel_count;   /* channels of the ring, 1 .. 64 */
+    uint64_t op_overhead_ns;  /* software cost of an operation at its end */
+    uint32_t algos;           /* enum crystal_transfer_algo */
+    uint32_t node_ranks;      /* tree: members on each node, consecutive; 0: one */
+    enum crystal_proto proto; /* of rings and trees */
 };
 
 struct crystal_transfer_op {
@@ -55,6 +60,8 @@ struct crystal_transfer_op {
     uint32_t root;
     uint64_t count; /* elements as in the API call */
     uint32_t elt_bytes;
+    uint8_t way; /* CRYSTAL_OP_WAY: the algorithm and the protocol that it had; what is
+                    not known of them is as the wire says */
 };
 
 /* What an operation costs on a wire, worked out once for many calls. Its fields belong
@@ -110,11 +117,12 @@ void crystal_transfer_coll(const struct crystal_transfer_wire *wire,
                            const struct crystal_transfer_op *op, const uint64_t *arrive,
                            uint64_t *ends, uint64_t *scratch);
 
-/* How long the operation takes at crank where all arrive together, by ring: the part of
- * its duration that is no waiting for others. */
+/* How long the operation takes at crank where all arrive together: the part of its
+ * duration that is no waiting for others. scratch has 4 * nranks elements. O(1) for
+ * rings. */
 uint64_t crystal_transfer_alone_ns(const struct crystal_transfer_wire *wire,
-                                   const struct crystal_transfer_op *op,
-                                   uint32_t crank);
+                                   const struct crystal_transfer_op *op, uint32_t crank,
+                                   uint64_t *scratch);
 
 /* Point-to-point. A sender is done when the rest of its message fits in staging memory:
  * at once up to this many bytes, without its receiver. */

@@ -35,7 +35,7 @@ static struct crystal_tree_op tree_of(const struct crystal_transfer_wire *wire,
                                     .half = half ? half : 1,
                                     .channel_count = wire->channel_count,
                                     .channel = channel,
-                                    .proto = CRYSTAL_PROTO_SIMPLE};
+                                    .proto = wire->proto};
 }
 
 static uint32_t sends_of(const struct crystal_tree_op *tree, uint32_t crank)
@@ -86,11 +86,14 @@ static void tree_init(struct crystal_transfer_plan *plan,
     }
     for (int i = 0; i < 2; i++)
         r->hop_ns[i] =
-            crystal_transfer_occupy_ns(wire, (uint64_t)m[i].elts * op->elt_bytes *
-                                                 (channels[0] + channels[1])) +
+            crystal_transfer_occupy_ns(
+                wire, (channels[0] + channels[1]) *
+                          crystal_form_bytes(wire->proto,
+                                             (uint64_t)m[i].elts * op->elt_bytes)) +
             way_ns;
-    r->period_ns =
-        crystal_transfer_occupy_ns(wire, (uint64_t)m[0].elts * op->elt_bytes * sends);
+    r->period_ns = crystal_transfer_occupy_ns(
+        wire,
+        sends * crystal_form_bytes(wire->proto, (uint64_t)m[0].elts * op->elt_bytes));
 }
 
 /* What is known of a rank: children that have not sent yet, and its place in the queue
@@ -257,6 +260,14 @@ uint32_t crystal_transfer_algos(const char *list)
         list += bytes + (list[bytes] == ',');
     }
     return algos;
+}
+
+enum crystal_proto crystal_transfer_proto(const char *list)
+{
+    if (list && strcasecmp(list, "LL") == 0)
+        return CRYSTAL_PROTO_LL;
+    return list && strcasecmp(list, "LL128") == 0 ? CRYSTAL_PROTO_LL128
+                                                  : CRYSTAL_PROTO_SIMPLE;
 }
 
 void crystal_transfer_repeat_init(struct crystal_transfer_plan *plan,

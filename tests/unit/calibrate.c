@@ -22,7 +22,8 @@ static struct crystal_calibrate_config config_of(uint32_t nranks)
 static void a_cost_is_found(void)
 {
     struct crystal_calibrate_config config = config_of(4);
-    struct crystal_transfer_wire wire = {UINT64_C(1250000000), 200000, 7, 1, 7, 0, 0};
+    struct crystal_transfer_wire wire = {UINT64_C(1250000000), 200000, 7, 1, 7, 0, 0,
+                                         CRYSTAL_PROTO_SIMPLE};
     struct crystal_error err = {0};
     uint32_t count = 0;
 
@@ -37,7 +38,8 @@ static void a_cost_is_found(void)
 static void a_slow_wire_takes_fewer_rounds(void)
 {
     struct crystal_calibrate_config config = config_of(2);
-    struct crystal_transfer_wire wire = {0, 20000000, 0, 1, 0, 0, 0};
+    struct crystal_transfer_wire wire = {0, 20000000, 0, 1,
+                                         0, 0,        0, CRYSTAL_PROTO_SIMPLE};
     struct crystal_error err = {0};
     uint32_t count = 0;
 
@@ -48,7 +50,7 @@ static void a_slow_wire_takes_fewer_rounds(void)
 static void a_library_that_is_not_there(void)
 {
     struct crystal_calibrate_config config = config_of(2);
-    struct crystal_transfer_wire wire = {0, 1000, 0, 1, 0, 0, 0};
+    struct crystal_transfer_wire wire = {0, 1000, 0, 1, 0, 0, 0, CRYSTAL_PROTO_SIMPLE};
     struct crystal_error err = {0};
     uint32_t count = 0;
 

@@ -41,8 +41,9 @@ static uint64_t set_up(struct stage *s)
 
 static void virtual_ranks_keep_time(void)
 {
-    struct crystal_transfer_wire wire = {1000000000, 1000, 0, 1, 0, 0, 0};
-    struct crystal_transfer_op op = {CRYSTAL_FUNC_ALLREDUCE, 4, 0, 32768, 4};
+    struct crystal_transfer_wire wire = {1000000000, 1000, 0, 1,
+                                         0,          0,    0, CRYSTAL_PROTO_SIMPLE};
+    struct crystal_transfer_op op = {CRYSTAL_FUNC_ALLREDUCE, 4, 0, 32768, 4, 0};
     uint64_t host[4], arrive[4], ends[4], scratch[8];
     struct stage s;
 

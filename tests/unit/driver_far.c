@@ -142,8 +142,9 @@ static void set_up(uint64_t end_ns[2])
 /* Ranks 1 and 3 are virtual; 0 and 2 send to one of them and receive from the other. */
 static void iterate(uint64_t i, uint64_t host[4])
 {
-    struct crystal_transfer_wire wire = {1000000000, 1000, 0, 1, 0, 0, 0};
-    struct crystal_transfer_op op = {CRYSTAL_FUNC_ALLREDUCE, 4, 0, 32768, 4};
+    struct crystal_transfer_wire wire = {1000000000, 1000, 0, 1,
+                                         0,          0,    0, CRYSTAL_PROTO_SIMPLE};
+    struct crystal_transfer_op op = {CRYSTAL_FUNC_ALLREDUCE, 4, 0, 32768, 4, 0};
     struct crystal_board_pair_cell *out[2], *in[2];
     struct crystal_board_slot *slots[2];
     uint64_t arrive[4], ends[4], scratch[8];

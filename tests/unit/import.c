@@ -35,7 +35,8 @@ static void spill(const char *path, const char *text)
     "{\"ph\": \"X\", \"cat\": \"cuda_sync\", \"name\": \"Stream Wait Event\", "       \
     "\"ts\": 20, "                                                                    \
     "\"dur\": 0, \"args\": {\"stream\": 20, \"wait_on_stream\": 7}},\n"               \
-    "{\"ph\": \"X\", \"cat\": \"kernel\", \"name\": \"ncclDevKernel_AllReduce\", "    \
+    "{\"ph\": \"X\", \"cat\": \"kernel\", \"name\": "                                 \
+    "\"ncclDevKernel_AllReduce_Sum_bf16_TREE_LL(x)\", "                               \
     "\"ts\": "                                                                        \
     "150, \"dur\": 30, \"args\": {\"stream\": 20, \"correlation\": 4, "               \
     "\"Collective name\": \"allreduce\", \"In msg nelems\": 1000, \"Out msg "         \
@@ -100,6 +101,9 @@ static void events_become_records(void)
     }
     CHECK_STR(crystal_graph_label(g, &ops[0]), "gemm");
     CHECK_EQ(ops[4].peer, 1);
+    /* all kernels are named LL, trees alone have their own */
+    CHECK_EQ(ops[3].flags,
+             CRYSTAL_OP_WAY(CRYSTAL_OP_ALGO_TREE, CRYSTAL_OP_PROTO_UNKNOWN));
     EDIT_MUST(crystal_verify(g, &verdict, &edit_err));
     CHECK(verdict.is_sound);
     CHECK_EQ(verdict.collective_count, 2);

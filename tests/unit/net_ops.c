@@ -237,8 +237,7 @@ static void *worker(void *argument)
 
 static uint64_t records_read(const char *path)
 {
-    static const struct crystal_blockfile_kind kind = {
-        CRYSTAL_RUN_MAGIC, CRYSTAL_RUN_VERSION, sizeof(struct crystal_run_record)};
+    static const struct crystal_blockfile_kind kind = CRYSTAL_RUN_KIND;
     struct crystal_filehead head;
     void *records = NULL;
     uint64_t count = 0;

@@ -144,7 +144,9 @@ static void run_record(void)
                                    .flags = CRYSTAL_RUN_VIRTUAL | CRYSTAL_RUN_STANDIN,
                                    .waited_us = 12};
 
-    golden("run-record-v1", &r, sizeof r);
+    golden("run-record-v1", &r, sizeof r); /* version 2 has one field more */
+    r.way = CRYSTAL_OP_WAY(CRYSTAL_OP_ALGO_TREE, CRYSTAL_OP_PROTO_LL);
+    golden("run-record-v2", &r, sizeof r);
 }
 
 static void roll_record(void)

@@ -114,8 +114,7 @@ static void emulate_needs_a_profile(void)
 
 static void runs_are_sealed(const char *sub)
 {
-    static const struct crystal_blockfile_kind kind = {
-        CRYSTAL_RUN_MAGIC, CRYSTAL_RUN_VERSION, sizeof(struct crystal_run_record)};
+    static const struct crystal_blockfile_kind kind = CRYSTAL_RUN_KIND;
 
     for (unsigned r = 0; r < LIVE; r++) {
         struct crystal_error err = {0};

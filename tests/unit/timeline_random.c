@@ -336,8 +336,8 @@ static void coll(struct simulator *s, struct way *w, uint32_t i)
 
     if (at != UNKNOWN) {
         call->is_described = true;
-        call->op = (struct crystal_transfer_op){in->func, s->job->comms[c].nranks,
-                                                in->peer, in->count, 4};
+        call->op = (struct crystal_transfer_op){
+            in->func, s->job->comms[c].nranks, in->peer, in->count, 4, 0};
     }
     know(s, &call->arrive[crank], at);
     know(s, &s->arrive[w->r][w->it][i], at);
@@ -914,7 +914,8 @@ static void agrees_with_the_simulator(void)
                                                   1,
                                                   below(2) * 5,
                                                   0,
-                                                  0};
+                                                  0,
+                                                  CRYSTAL_PROTO_SIMPLE};
         for (uint32_t r = 0; r < job.n; r++) {
             sim.programs[r] = crystal_program_create(g, r, &err);
             MUST(!sim.programs[r]);

@@ -14,7 +14,7 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 
-static const struct crystal_blockfile_kind kind = {"CRYTRACE", 1, 32};
+static const struct crystal_blockfile_kind kind = {"CRYTRACE", 1, 32, 0};
 static char directory[64], path[128];
 
 /* A rank of two communicators as it might have been written, in two blocks. */

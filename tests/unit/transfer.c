@@ -34,15 +34,16 @@ static void simulate(const struct crystal_transfer_wire *wire,
 {
     static uint64_t left[RANKS_MAX][4096]; /* message m of rank r has left its NIC */
     uint32_t n = op->nranks;
-    struct crystal_ring_op ring = {op->func,      n, op->root, op->count,
-                                   op->elt_bytes, 1, 0,        CRYSTAL_PROTO_SIMPLE,
-                                   NULL};
+    struct crystal_ring_op ring = {op->func, n, op->root,    op->count, op->elt_bytes,
+                                   1,        0, wire->proto, NULL};
     int is_chain =
         op->func == CRYSTAL_FUNC_BROADCAST || op->func == CRYSTAL_FUNC_REDUCE;
-    uint32_t back = is_chain ? 0 : 2; /* message m passes on message m - back */
+    uint32_t slices = crystal_ring_slices(&ring);
+    uint32_t back = is_chain ? 0 : slices; /* message m passes on message m - back */
     uint32_t first = op->func == CRYSTAL_FUNC_REDUCE ? (op->root + 1) % n : op->root;
-    uint64_t fit = is_chain ? 8 : 4; /* messages in staging memory */
-    uint64_t per_loop = op->func == CRYSTAL_FUNC_ALLREDUCE ? 4 * (n - 1) : 2 * (n - 1);
+    uint64_t fit = slices == 2 ? 4 : 8; /* messages in staging memory */
+    uint64_t per_loop =
+        slices * (op->func == CRYSTAL_FUNC_ALLREDUCE ? 2 * (n - 1) : n - 1);
     uint64_t way = wire->latency_ns + wire->overhead_ns, most = 0;
 
     for (uint32_t r = 0; r < n; r++) {
@@ -63,12 +64,15 @@ static void simulate(const struct crystal_transfer_wire *wire,
             crystal_ring_message(&ring, r, 1, m, &message);
             if (m)
                 start = later(start, left[r][m - 1]);
-            if (!is_chain && m >= per_loop && m % per_loop < 2) /* a new loop */
+            if (!is_chain && m >= per_loop && m % per_loop < slices) /* a new loop */
                 start = later(start, left[prev][m - m % per_loop - 1] + way);
-            else if (is_chain ? d > 0 : m >= 2)
+            else if (is_chain ? d > 0 : m >= slices)
                 start = later(start, left[prev][m - back] + way);
-            left[r][m] = start + crystal_transfer_occupy_ns(
-                                     wire, (uint64_t)message.elts * op->elt_bytes);
+            left[r][m] =
+                start +
+                crystal_transfer_occupy_ns(
+                    wire, crystal_form_bytes(wire->proto,
+                                             (uint64_t)message.elts * op->elt_bytes));
             if (m + fit < crystal_ring_message_count(&ring, r, 1))
                 ends[r] = later(ends[r], left[r][m]); /* others wait for its place */
             ends[next] = later(ends[next], left[r][m] + way);
@@ -80,6 +84,7 @@ static void compare(const struct crystal_transfer_wire *wire,
                     uint64_t tolerance_ns)
 {
     uint64_t arrive[RANKS_MAX], want[RANKS_MAX], got[RANKS_MAX], scratch[2 * RANKS_MAX];
+    uint64_t alone[4 * RANKS_MAX];
 
     for (uint32_t r = 0; r < op->nranks; r++)
         arrive[r] = 1000000 + (spread_ns ? next_random(spread_ns) : 0);
@@ -98,7 +103,7 @@ static void compare(const struct crystal_transfer_wire *wire,
     }
     if (!spread_ns)
         for (uint32_t r = 0; r < op->nranks; r++)
-            CHECK(got[r] - arrive[r] == crystal_transfer_alone_ns(wire, op, r));
+            CHECK(got[r] - arrive[r] == crystal_transfer_alone_ns(wire, op, r, alone));
 }
 
 static const enum crystal_func ring_funcs[] = {
@@ -117,15 +122,78 @@ static void agrees_with_messages(void)
                 for (size_t s = 0; s < 4; s++)
                     for (int loops = 1; loops <= 3; loops++) {
                         struct crystal_transfer_wire wire = {
-                            1000000000, latencies[l], 700, 1, 0, 0, 0};
+                            1000000000, latencies[l],        700, 1, 0, 0,
+                            0,          CRYSTAL_PROTO_SIMPLE};
                         /* whole chunks of 2 MiB or 512 KiB, in floats */
                         uint64_t chunk = f < 3 ? 1 << 19 : 1 << 17;
-                        struct crystal_transfer_op op = {
-                            ring_funcs[f], n, (uint32_t)next_random(n),
-                            chunk * (uint64_t)loops * (f == 0 ? n : 1), 4};
+                        struct crystal_transfer_op op = {ring_funcs[f],
+                                                         n,
+                                                         (uint32_t)next_random(n),
+                                                         chunk * (uint64_t)loops *
+                                                             (f == 0 ? n : 1),
+                                                         4,
+                                                         0};
 
                         compare(&wire, &op, spreads[s], 0);
                     }
+}
+
+/* So are they with the other protocols, whose flags take room on the wire. What is
+ * known of an operation comes before what the wire says of all. */
+static void agrees_with_protocols(void)
+{
+    static const struct {
+        enum crystal_proto proto;
+        enum crystal_op_proto known;
+    } protos[] = {{CRYSTAL_PROTO_LL, CRYSTAL_OP_PROTO_LL},
+                  {CRYSTAL_PROTO_LL128, CRYSTAL_OP_PROTO_LL128}};
+    uint64_t arrive[RANKS_MAX] = {0}, ends[2][RANKS_MAX], scratch[2 * RANKS_MAX];
+
+    for (uint32_t n = 2; n <= RANKS_MAX; n++)
+        for (size_t f = 0; f < 5; f++)
+            for (int p = 0; p < 2; p++) {
+                struct crystal_transfer_wire wire = {
+                    1000000000, 5000,           0, 1, 0, CRYSTAL_TRANSFER_TREE,
+                    0,          protos[p].proto};
+                uint64_t chunk = crystal_form_step_bytes(wire.proto) / 4;
+                struct crystal_transfer_op op = {
+                    ring_funcs[f],
+                    n,
+                    0,
+                    chunk * 3 * (f == 0 ? n : 1),
+                    4,
+                    CRYSTAL_OP_WAY(CRYSTAL_OP_ALGO_RING, CRYSTAL_OP_PROTO_UNKNOWN)};
+
+                compare(&wire, &op, 300000, 0);
+                crystal_transfer_coll(&wire, &op, arrive, ends[0], scratch);
+                wire.proto = CRYSTAL_PROTO_SIMPLE;
+                op.way = CRYSTAL_OP_WAY(CRYSTAL_OP_ALGO_RING, protos[p].known);
+                crystal_transfer_coll(&wire, &op, arrive, ends[1], scratch);
+                CHECK(memcmp(ends[0], ends[1], n * sizeof ends[0][0]) == 0);
+            }
+}
+
+/* A tree alone takes as long as it does where all arrive at once. */
+static void trees_alone(void)
+{
+    struct crystal_transfer_wire wire = {1000000000, 5000, 0, 1,
+                                         0,          0,    0, CRYSTAL_PROTO_SIMPLE};
+    struct crystal_transfer_op op = {
+        CRYSTAL_FUNC_ALLREDUCE,
+        RANKS_MAX,
+        0,
+        100000,
+        4,
+        CRYSTAL_OP_WAY(CRYSTAL_OP_ALGO_TREE, CRYSTAL_OP_PROTO_SIMPLE)};
+    uint64_t arrive[RANKS_MAX] = {0}, ends[RANKS_MAX], scratch[4 * RANKS_MAX];
+    uint64_t ring_ns;
+
+    crystal_transfer_coll(&wire, &op, arrive, ends, scratch);
+    for (uint32_t r = 0; r < RANKS_MAX; r++)
+        CHECK_EQ(crystal_transfer_alone_ns(&wire, &op, r, scratch), ends[r]);
+    op.way = 0;
+    ring_ns = crystal_transfer_alone_ns(&wire, &op, 0, scratch);
+    CHECK(ends[0] != ring_ns);
 }
 
 static void agrees_for_small_tensors(void)
@@ -134,9 +202,10 @@ static void agrees_for_small_tensors(void)
     for (uint32_t n = 2; n <= RANKS_MAX; n++)
         for (size_t f = 0; f < 3; f++)
             for (uint64_t spread = 0; spread < 100000000; spread = 10 * spread + 1000) {
-                struct crystal_transfer_wire wire = {125000000, 20000, 0, 1, 0, 0, 0};
-                struct crystal_transfer_op op = {ring_funcs[f], n, 0,
-                                                 16384 * (f == 0 ? n : 1), 4};
+                struct crystal_transfer_wire wire = {
+                    125000000, 20000, 0, 1, 0, 0, 0, CRYSTAL_PROTO_SIMPLE};
+                struct crystal_transfer_op op = {
+                    ring_funcs[f], n, 0, 16384 * (f == 0 ? n : 1), 4, 0};
 
                 compare(&wire, &op, spread, 0);
             }
@@ -148,10 +217,10 @@ static void is_close_for_odd_sizes(void)
     for (int i = 0; i < 3000; i++) {
         uint32_t n = 2 + (uint32_t)next_random(RANKS_MAX - 1);
         struct crystal_transfer_wire wire = {
-            1000000000, next_random(200000), 0, 1, 0, 0, 0};
-        struct crystal_transfer_op op = {ring_funcs[next_random(5)], n,
-                                         (uint32_t)next_random(n),
-                                         1 + next_random(3000000), 4};
+            1000000000, next_random(200000), 0, 1, 0, 0, 0, CRYSTAL_PROTO_SIMPLE};
+        struct crystal_transfer_op op = {
+            ring_funcs[next_random(5)], n, (uint32_t)next_random(n),
+            1 + next_random(3000000),   4, 0};
         uint64_t chunk_ns = crystal_transfer_occupy_ns(&wire, 2 << 20);
 
         compare(&wire, &op, 1 + next_random(30000000),
@@ -161,8 +230,9 @@ static void is_close_for_odd_sizes(void)
 
 static void exact_forms(void)
 {
-    struct crystal_transfer_wire wire = {1000000000, 1000, 0, 1, 0, 0, 0};
-    struct crystal_transfer_op op = {CRYSTAL_FUNC_ALLREDUCE, 2, 0, 32768, 4};
+    struct crystal_transfer_wire wire = {1000000000, 1000, 0, 1,
+                                         0,          0,    0, CRYSTAL_PROTO_SIMPLE};
+    struct crystal_transfer_op op = {CRYSTAL_FUNC_ALLREDUCE, 2, 0, 32768, 4, 0};
     uint64_t arrive[4] = {0, 0, 0, 0}, ends[4], scratch[8];
 
     /* two blocks of 64 KiB, two slices each: 2 steps of 65536 ns on the NIC, then the
@@ -186,13 +256,13 @@ static void exact_forms(void)
     arrive[0] = 5;
     crystal_transfer_coll(&wire, &op, arrive, ends, scratch);
     CHECK_EQ(ends[0], 5);
-    CHECK_EQ(crystal_transfer_alone_ns(&wire, &op, 0), 0);
+    CHECK_EQ(crystal_transfer_alone_ns(&wire, &op, 0, scratch), 0);
 }
 
 static void a_late_rank_delays_those_behind_it(void)
 {
-    struct crystal_transfer_wire wire = {0, 10, 0, 1, 0, 0, 0};
-    struct crystal_transfer_op op = {CRYSTAL_FUNC_BROADCAST, 4, 1, 100, 4};
+    struct crystal_transfer_wire wire = {0, 10, 0, 1, 0, 0, 0, CRYSTAL_PROTO_SIMPLE};
+    struct crystal_transfer_op op = {CRYSTAL_FUNC_BROADCAST, 4, 1, 100, 4, 0};
     uint64_t arrive[4] = {0, 0, 0, 500}, ends[4], scratch[8];
 
     /* order 1, 2, 3, 0 */
@@ -210,7 +280,8 @@ static void a_late_rank_delays_those_behind_it(void)
 
 static void point_to_point(void)
 {
-    struct crystal_transfer_wire wire = {1000000000, 5000, 300, 1, 0, 0, 0};
+    struct crystal_transfer_wire wire = {1000000000, 5000, 300, 1,
+                                         0,          0,    0,   CRYSTAL_PROTO_SIMPLE};
 
     CHECK_EQ(crystal_transfer_send_ns(&wire, 4000), 0);
     CHECK_EQ(crystal_transfer_recv_ns(&wire, 4000), 4000 + 5300);
@@ -225,8 +296,9 @@ static void point_to_point(void)
 
 static void stars(void)
 {
-    struct crystal_transfer_wire wire = {1000000000, 50, 0, 1, 0, 0, 0};
-    struct crystal_transfer_op op = {CRYSTAL_FUNC_ALLTOALL, 3, 0, 250, 4};
+    struct crystal_transfer_wire wire = {1000000000, 50, 0, 1,
+                                         0,          0,  0, CRYSTAL_PROTO_SIMPLE};
+    struct crystal_transfer_op op = {CRYSTAL_FUNC_ALLTOALL, 3, 0, 250, 4, 0};
     uint64_t arrive[3] = {10, 20, 30}, ends[3], scratch[6];
 
     crystal_transfer_coll(&wire, &op, arrive, ends, scratch);
@@ -432,7 +504,8 @@ static void repeated_patterns_agree(void)
                                              0,
                                              CRYSTAL_TRANSFER_TREE |
                                                  CRYSTAL_TRANSFER_PAT,
-                                             1};
+                                             1,
+                                             CRYSTAL_PROTO_SIMPLE};
         struct crystal_transfer_op op = {.func = funcs[i % 3],
                                          .nranks = 2 + (uint32_t)next_random(MANY - 1),
                                          .elt_bytes = 4};
@@ -470,7 +543,10 @@ static void repeated_patterns_agree(void)
 static void patterns_in_closed_form(void)
 {
     struct crystal_transfer_wire wire = {
-        1000000000, 5000, 0, 1, 0, CRYSTAL_TRANSFER_TREE | CRYSTAL_TRANSFER_PAT, 1};
+        1000000000, 5000,
+        0,          1,
+        0,          CRYSTAL_TRANSFER_TREE | CRYSTAL_TRANSFER_PAT,
+        1,          CRYSTAL_PROTO_SIMPLE};
     struct crystal_transfer_op op = {
         .func = CRYSTAL_FUNC_ALLREDUCE, .nranks = 4, .count = 1024, .elt_bytes = 1};
     uint64_t arrive[4] = {0}, ends[4], scratch[8];
@@ -495,6 +571,8 @@ int main(void)
     CHECK_RUN(exact_forms);
     CHECK_RUN(a_late_rank_delays_those_behind_it);
     CHECK_RUN(agrees_with_messages);
+    CHECK_RUN(agrees_with_protocols);
+    CHECK_RUN(trees_alone);
     CHECK_RUN(agrees_for_small_tensors);
     CHECK_RUN(is_close_for_odd_sizes);
     CHECK_RUN(point_to_point);

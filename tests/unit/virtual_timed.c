@@ -188,8 +188,7 @@ static void receives_check(uint32_t crank, const struct crystal_ring_op *op)
 
 static void record_check(uint64_t bytes, uint64_t arrive_ns, uint64_t waited_ns)
 {
-    static const struct crystal_blockfile_kind kind = {
-        CRYSTAL_RUN_MAGIC, CRYSTAL_RUN_VERSION, sizeof(struct crystal_run_record)};
+    static const struct crystal_blockfile_kind kind = CRYSTAL_RUN_KIND;
     struct crystal_run_record *records = NULL;
     struct crystal_filehead head;
     struct crystal_error err = {0};
