@@ -5,6 +5,7 @@
 #include "runtime/collective.h"
 
 #include "runtime/nccl_names.h"
+#include "runtime/parallel.h"
 #include "runtime/reduce.h"
 
 #include <errno.h>
@@ -13,6 +14,7 @@
 
 #define BLOCK_BYTES  (256U << 10) /* of a reduction at a time */
 #define BLOCK_INPUTS 63U
+#define THREAD_BYTES (4U << 20) /* read by a thread in a third of a millisecond */
 
 /* Buffers in units of count elements; 0 = the member has none. */
 struct buffers {
@@ -192,31 +194,66 @@ static void reduce_block(const struct crystal_collective *c, uint64_t first,
         (void)crystal_reduce_finish_avg(sum, count, op->dtype, c->nranks);
 }
 
+struct reduction {
+    const struct crystal_collective *c;
+    uint64_t first; /* element of the parts */
+    size_t count, block;
+    uint8_t *sum;
+    int is_plain;
+};
+
+static int reduce_blocks(void *context, uint32_t first, uint32_t end)
+{
+    const struct reduction *r = context;
+    size_t element = crystal_dtype_bytes(r->c->op->dtype);
+    uint8_t *room = malloc(BLOCK_BYTES);
+
+    if (!room)
+        return -ENOMEM;
+    for (size_t at = first * r->block; at < r->count && at < end * r->block;
+         at += r->block) {
+        size_t now = r->count - at < r->block ? r->count - at : r->block;
+
+        reduce_block(r->c, r->first + at, now, r->is_plain, r->sum + at * element,
+                     room);
+    }
+    free(room);
+    return 0;
+}
+
+/* As many as are busy for longer than it takes to start them. */
+static uint32_t thread_count(uint64_t bytes)
+{
+    uint32_t most = crystal_parallel_processors();
+
+    return bytes / THREAD_BYTES < most ? 1 + (uint32_t)(bytes / THREAD_BYTES) : most;
+}
+
 /* Reduces elements [first, first + count) of all parts, block by block, so that the sum
- * stays in the processor's cache. */
+ * stays in the processor's cache; an element's order is that of the parts, whatever the
+ * number of threads. */
 static int reduce_parts(const struct crystal_collective *c, uint64_t first,
                         struct crystal_slice *ret, struct crystal_error *err)
 {
     const struct crystal_msg_op *op = c->op;
-    size_t count = (size_t)op->count;
-    size_t element = crystal_dtype_bytes(op->dtype), bytes = count * element;
-    size_t block = BLOCK_BYTES / element;
-    struct crystal_blob *sum = blob_create(bytes, err);
-    int is_plain = is_as_it_is(c);
-    uint8_t *room = malloc(BLOCK_BYTES);
+    size_t element = crystal_dtype_bytes(op->dtype);
+    struct reduction r = {.c = c,
+                          .first = first,
+                          .count = (size_t)op->count,
+                          .block = BLOCK_BYTES / element,
+                          .is_plain = is_as_it_is(c)};
+    struct crystal_blob *sum = blob_create(r.count * element, err);
+    uint64_t blocks = (r.count + r.block - 1) / r.block;
 
-    if (!sum || !room) {
-        if (sum)
-            crystal_blob_unref(sum);
-        free(room);
+    if (!sum)
+        return -ENOMEM;
+    r.sum = sum->data;
+    if (blocks > UINT32_MAX ||
+        crystal_parallel(thread_count(r.count * element * c->part_count),
+                         (uint32_t)blocks, 1, reduce_blocks, &r)) {
+        crystal_blob_unref(sum);
         return crystal_error_set(err, ENOMEM, "out of memory for a reduction");
     }
-    for (size_t at = 0; at < count; at += block) {
-        size_t now = count - at < block ? count - at : block;
-
-        reduce_block(c, first + at, now, is_plain, sum->data + at * element, room);
-    }
-    free(room);
     *ret = whole(sum);
     return 0;
 }
