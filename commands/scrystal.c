@@ -20,6 +20,8 @@ static const struct crystal_command commands[] = {
     {"plan", crystal_command_plan, "measure the sandbox, compose all ranks' times"},
     {"emulate", crystal_command_emulate, "run the sandbox in the time of all ranks"},
     {"agent", crystal_command_agent, "one stage's work on one node, under Slurm"},
+    {"rank", crystal_command_rank,
+     "become a rank's program behind a container's start"},
     {"report", crystal_command_report,
      "what the latest run measured, against the plan"},
     {"show", crystal_command_show, "print a binary file of a job directory"},

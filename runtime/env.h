@@ -11,6 +11,9 @@
 #define CRYSTAL_ENV_LRANK          "CRYSTAL_LRANK"   /* this process's logical rank */
 #define CRYSTAL_ENV_LOGICAL_RANKS  "CRYSTAL_LOGICAL_RANKS"
 #define CRYSTAL_ENV_RANKS_PER_NODE "CRYSTAL_RANKS_PER_NODE" /* of a target node */
+/* Under Slurm: all settings of the task, NAME=VALUE lines, so that they can be put right
+ * behind a container's start that has changed them (`scrystal rank`). */
+#define CRYSTAL_ENV_RANK_ENV "CRYSTAL_RANK_ENV"
 /* Agents under Slurm: the crystal.yaml of the node, by its plugstack.conf. */
 #define CRYSTAL_ENV_NODE_CONFIG "CRYSTAL_NODE_CONFIG"
 /* "HOST:PORT" of the store, as MASTER_ADDR and MASTER_PORT have it until the program's

@@ -15,6 +15,8 @@
 #include <sys/prctl.h>
 #include <unistd.h>
 
+extern char **environ;
+
 /* The smallest number of CPUs that a node of the job gives: "16(x2),4"; 0 = unknown. */
 static uint32_t least_cpus(const char *text)
 {
@@ -85,6 +87,24 @@ static void leave_out_variables(void)
     }
 }
 
+/* The step has options of other plugins, on the line or exported by sbatch or salloc,
+ * or Slurm's own for containers. */
+static bool has_foreign(const struct crystal_command *c)
+{
+    static const char exported[] = "SLURM_SPANK__SLURM_SPANK_OPTION_";
+    static const char ours[] = "SLURM_SPANK__SLURM_SPANK_OPTION_crystal_";
+
+    for (char **e = environ; *e; e++)
+        if (strncmp(*e, exported, sizeof exported - 1) == 0 &&
+            strncmp(*e, ours, sizeof ours - 1) != 0)
+            return true;
+    for (int i = 0; i < c->line.count; i++)
+        if (crystal_srun_word_is_foreign(&c->line.words[i]) &&
+            c->line.words[i].text[0] == '-')
+            return true;
+    return crystal_srun_line_get(&c->line, "container") != NULL;
+}
+
 /* GPUs that the job has as a number of all its nodes: Slurm lets no step on fewer of
  * them have its share. */
 static int check_gpu_total(const struct crystal_command *c)
@@ -138,6 +158,7 @@ int crystal_emulated_run(struct crystal_command *c)
     leave_out_variables();
     add_comment(c);
     steps.cpus_per_node = least_cpus(getenv("SLURM_JOB_CPUS_PER_NODE"));
+    steps.in_container = has_foreign(c);
     steps.with_gres = c->job.has_gres && r->gres_per_node[0];
     if (c->local->salloc == getppid())
         (void)prctl(PR_SET_PDEATHSIG, SIGTERM); /* stays over exec */

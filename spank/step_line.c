@@ -212,7 +212,13 @@ void crystal_step_program(const struct crystal_steps *s, struct crystal_argv *ou
     crystal_argv_add(out, "--crystal-sandbox=%s", r->sandbox);
     crystal_argv_add(out, "--crystal-slurm-env=%s",
                      r->slurm_env ? r->slurm_env : "logical");
+    if (s->in_container && !crystal_srun_line_get(s->line, "job-name"))
+        crystal_argv_add(out, "--job-name=%s", r->job_name);
     crystal_argv_add_range(out, s->self, end, s->program); /* "--" */
+    if (s->in_container) {
+        crystal_argv_add(out, "%s", s->scrystal);
+        crystal_argv_add(out, "rank");
+    }
     crystal_argv_add_range(out, &r->wrapper, 0, r->wrapper.count);
     crystal_argv_add_range(out, s->self, s->program, s->self->count);
     crystal_argv_add_range(out, &r->arguments, 0, r->arguments.count);

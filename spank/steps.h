@@ -43,6 +43,7 @@ struct crystal_steps {
                                same */
     pid_t salloc;           /* that we put around this srun; 0 = none */
     uint32_t cpus_per_node; /* least of the allocation; 0 = unknown */
+    bool in_container;      /* another plugin may change what tasks see */
     bool with_gres;         /* the allocation has the request's gres */
 };
 

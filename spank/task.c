@@ -3,6 +3,7 @@
 
 #include "spank/task.h"
 
+#include "runtime/env.h"
 #include "spank/request.h"
 #include "spank/task_env.h"
 
@@ -88,6 +89,29 @@ static int task_of(const struct crystal_options *options, uint32_t index,
     return 0;
 }
 
+/* All of them as one variable. */
+static int keep_settings(const struct crystal_argv *settings,
+                         crystal_task_setenv_fn set, void *context,
+                         struct crystal_error *err)
+{
+    size_t bytes = 1, used = 0;
+    char *text;
+    int rc;
+
+    for (int i = 0; i < settings->count; i++)
+        bytes += strlen(settings->v[i]) + 1;
+    text = malloc(bytes);
+    if (!text)
+        return crystal_error_set(err, ENOMEM, "out of memory");
+    text[0] = '\0';
+    for (int i = 0; i < settings->count; i++)
+        used += (size_t)snprintf(text + used, bytes - used, "%s\n", settings->v[i]);
+    rc = set(context, CRYSTAL_ENV_RANK_ENV, text);
+    free(text);
+    return rc < 0 ? crystal_error_set(err, EIO, CRYSTAL_ENV_RANK_ENV " cannot be set")
+                  : 0;
+}
+
 int crystal_task_enter(const struct crystal_options *options, uint32_t node,
                        uint32_t task, crystal_task_setenv_fn set, void *context,
                        struct crystal_error *err)
@@ -105,6 +129,8 @@ int crystal_task_enter(const struct crystal_options *options, uint32_t node,
         crystal_task_env_add(&rank, &settings);
     if (rc == 0 && settings.failed)
         rc = crystal_error_set(err, ENOMEM, "out of memory");
+    if (rc == 0)
+        rc = keep_settings(&settings, set, context, err);
     for (int i = 0; rc == 0 && i < settings.count; i++) {
         char *equals = strchr(settings.v[i], '=');
 

@@ -32,29 +32,24 @@ def _store():
     return host, int(port)
 
 
-# --- the environment: a container's start, or a script around us, may have changed it
+# --- the environment, where a script around us has taken something out of it
 
 
 def put_right():
-    """What is missing is set. What Slurm's numbers of the tasks that really run have
-    made of it (hooks of containers do that) is corrected; another world size is the
-    program's own fault, and is told where it shows."""
-    rank, world = _number("CRYSTAL_LRANK"), _number("CRYSTAL_LOGICAL_RANKS")
-    per_node = _number("CRYSTAL_RANKS_PER_NODE")
+    """What is missing is set; what is there and wrong is the program's own fault, and is
+    told where it shows."""
+    rank, per_node = _number("CRYSTAL_LRANK"), _number("CRYSTAL_RANKS_PER_NODE")
     host, port = _store()
     wanted = {
         "RANK": rank,
         "LOCAL_RANK": rank % per_node,
-        "WORLD_SIZE": world,
+        "WORLD_SIZE": _number("CRYSTAL_LOGICAL_RANKS"),
         "LOCAL_WORLD_SIZE": per_node,
         "MASTER_ADDR": host,
         "MASTER_PORT": port,
     }
-    tasks = os.environ.get("CRYSTAL_TASKS")
-    physical = tasks is not None and os.environ.get("WORLD_SIZE") == tasks
     for name, value in wanted.items():
-        if name not in os.environ or physical:
-            os.environ[name] = str(value)
+        os.environ.setdefault(name, str(value))
 
 
 # --- torchrun
