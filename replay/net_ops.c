@@ -359,35 +359,6 @@ crystal_event_handle crystal_ops_proxy(crystal_event_handle operation, uint32_t 
     return 0;
 }
 
-/* NCCL 2.28.9 (src/include/device.h, ncclP2pChannelForPart): part i is on channel
- * (base + i) modulo the number of channels for transfers, a power of two. Where the
- * channels of this transfer leave a gap, base is behind it; without one (they are 0 and
- * those behind it) base is 0 if there are more channels than these. */
-int crystal_operation_part(const struct crystal_operation *op, uint32_t channel)
-{
-    const uint64_t set = atomic_load(&op->channels);
-    const uint32_t count = op->channel_count;
-    uint32_t top, base;
-
-    if (count <= 1)
-        return 0;
-    if ((uint32_t)__builtin_popcountll(set) < count)
-        return -EAGAIN;
-    top = 63 - (uint32_t)__builtin_clzll(set);
-    if (set & 1 && top + 1 == count) { /* 0 .. count - 1 */
-        if (count & (count - 1) || atomic_load(&op->comm->ops.p2p_channels) >> count)
-            return (int)channel;
-        return -ENOTSUP;
-    }
-    base = (uint32_t)__builtin_ctzll(set);
-    if (set & 1) /* goes on at 0: the gap ends below its upper part */
-        for (base = top; set >> (base - 1) & 1; base--)
-            ;
-    if (channel >= base)
-        return (int)(channel - base);
-    return (int)(top + 1 - base + channel);
-}
-
 static struct crystal_proxy_op *proxy_find(crystal_event_handle handle,
                                            enum event_kind kind, uint32_t place)
 {

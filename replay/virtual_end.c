@@ -336,8 +336,8 @@ static int transfer_payload(const struct crystal_net_request *r,
     if (op->comm->module->graph && !crystal_dtype_is_float(op->dtype))
         return crystal_error_set(err, ENOTSUP,
                                  "%llu integers from virtual rank %u come on all of %u "
-                                 "channels, whose order is not known; set "
-                                 "NCCL_NCHANNELS_PER_NET_PEER=1",
+                                 "channels, whose order is not known where nodes "
+                                 "differ; set NCCL_NCHANNELS_PER_NET_PEER=1",
                                  (unsigned long long)op->count, r->end->peer_crank,
                                  op->channel_count);
     return 0;

@@ -113,6 +113,7 @@ static struct crystal_board *board_make(const char *real)
     char path[160];
     struct crystal_board_config config = {.directory = directory,
                                           .lrank_count = N,
+                                          .ranks_per_node = 1,
                                           .mode = CRYSTAL_BOARD_IMMEDIATE,
                                           .comm_capacity = 1,
                                           .heap_bytes = 4 << 20,
@@ -190,12 +191,13 @@ static void collective_check(struct ring *ring, int it, int op)
     free(out);
 }
 
-/* On one channel, on two, and on two of which the second is the first of all. */
+/* On the only two channels, of which rank 3 begins with the second for rank 0; on two
+ * of more; and on two of which the second is the first of all. */
 static void transfer_check(struct ring *ring, int it)
 {
-    static const int channels[ITERATIONS][2] = {{0, 0}, {5, 6}, {7, 0}};
-    const int *on = channels[it % ITERATIONS], count = 1 + (it % ITERATIONS > 0);
-    const uint32_t first = count > 1 ? HALF : TRANSFER;
+    static const int channels[ITERATIONS][2] = {{1, 0}, {5, 6}, {7, 0}};
+    const int *on = channels[it ? 1 + it % 2 : 0], count = 2;
+    const uint32_t first = HALF;
     uint32_t data[TRANSFER + HALF] = {0}, wrong = 0;
     void *op = p2p_start_on(&ring->rank, "Recv", "ncclInt32", TRANSFER, 3, count);
     struct step_handle h[2];
@@ -211,7 +213,7 @@ static void transfer_check(struct ring *ring, int it)
     for (int i = count; i-- > 0;)
         CHECK(request[i] && finish(request[i], &bytes[i]) == ncclSuccess);
     CHECK_EQ(bytes[0], 4 * first);
-    CHECK_EQ(bytes[1], count > 1 ? 4 * (TRANSFER - HALF) : 0);
+    CHECK_EQ(bytes[1], 4 * (TRANSFER - HALF));
     for (uint32_t i = 0; i < TRANSFER; i++)
         wrong += data[i] != value(3, it, SUM, i);
     CHECK_EQ(wrong, 0);
