@@ -6,6 +6,7 @@
 
 #include "capture/cuda_device.h"
 
+#include "capture/cuda_memory.h"
 #include "capture/park_queue_state.h"
 #include "capture/pointer_map.h"
 #include "capture/recorder.h"
@@ -38,8 +39,11 @@ int cuda_device_activate(struct crystal_error *err)
             err, ENOTSUP,
             "recorder: the program has CUDA's runtime inside, where its waits cannot "
             "be seen; link it with the shared one (nvcc -cudart shared)");
-    if (cuda->is_whole && cuda->cudaGetDeviceCount(&count) == CUDA_SUCCESS && count > 0)
+    if (cuda->is_whole && cuda->cudaGetDeviceCount(&count) == CUDA_SUCCESS &&
+        count > 0) {
+        cuda_memory_begin();
         atomic_store_explicit(&device.is_active, 1, memory_order_release);
+    }
     return 0;
 }
 

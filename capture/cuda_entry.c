@@ -11,6 +11,7 @@
 
 #include "capture/cuda_device.h"
 
+#include "capture/cuda_memory.h"
 #include "capture/recorder.h"
 
 #define EXPORT __attribute__((visibility("default")))
@@ -53,6 +54,23 @@ int cudaLaunchKernelExC(const struct cuda_launch *launch, const void *kernel,
     int result = launch ? cuda_device_before_work(launch->stream) : 0;
 
     return result ? result : REAL(cudaLaunchKernelExC, (launch, kernel, args));
+}
+
+/* --- memory --- */
+
+int cudaMalloc(void **ret, size_t bytes)
+{
+    int result = REAL(cudaMalloc, (ret, bytes));
+
+    if (result == CUDA_SUCCESS)
+        cuda_memory_add(*ret, bytes);
+    return result;
+}
+
+int cudaFree(void *memory)
+{
+    cuda_memory_drop(memory); /* before another thread can get the address */
+    return REAL(cudaFree, (memory));
 }
 
 /* --- waits of the host --- */

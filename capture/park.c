@@ -11,6 +11,7 @@
 #include "config.h"
 
 #include "capture/cuda_device.h"
+#include "capture/cuda_memory.h"
 #include "capture/park.h"
 #include "capture/park_queue_state.h"
 #include "capture/recorder.h"
@@ -122,12 +123,14 @@ ncclResult_t park_MemAlloc(void **ptr, size_t size)
 
     if (!ptr)
         return PARK_FAIL(ncclInvalidArgument, "recorder: ncclMemAlloc: ptr is NULL");
-    if (on_device(&err))
-        return cuda_api_get()->cudaMalloc(ptr, size)
-                   ? PARK_FAIL(ncclUnhandledCudaError,
-                               "recorder: ncclMemAlloc: the device has no %zu bytes",
-                               size)
-                   : ncclSuccess;
+    if (on_device(&err)) {
+        if (cuda_api_get()->cudaMalloc(ptr, size))
+            return PARK_FAIL(ncclUnhandledCudaError,
+                             "recorder: ncclMemAlloc: the device has no %zu bytes",
+                             size);
+        cuda_memory_add(*ptr, size);
+        return ncclSuccess;
+    }
     if (err.code)
         return park_fail(&err, ncclInvalidUsage);
     if (size > SIZE_MAX - MEM_HEAD_BYTES ||

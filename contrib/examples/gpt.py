@@ -467,6 +467,26 @@ class InterleavedPipeline(Pipeline):
     next stage, the last stage's to the next piece of the first. Messages travel while
     the stage computes: a pass's input is awaited from the pass before on."""
 
+    def __init__(self, options, grid, stage, pace):
+        super().__init__(options, grid, stage, pace)
+        if options.backend == "nccl":
+            self.meet()
+
+    def meet(self):
+        """One element to each neighbour, pair by pair: NCCL makes a communicator with
+        the first message of two ranks and waits for both, which they are not ready for
+        in the middle of a step. (Nor are two stages: there messages of both ways wait
+        for each other in one stream.)"""
+        grid = self.grid
+        for p in range(grid.pp):
+            x = torch.zeros(1)
+            for group, sender, receiver in ((grid.pp_group, p, (p + 1) % grid.pp),
+                                            (grid.back_group, (p + 1) % grid.pp, p)):
+                if grid.p == sender:
+                    dist.send(x, grid.rank_at(grid.t, receiver, grid.d), group=group)
+                elif grid.p == receiver:
+                    dist.recv(x, grid.rank_at(grid.t, sender, grid.d), group=group)
+
     def place(self, number):
         """(piece, microbatch) of a forward pass."""
         row, pp = self.grid.chunks * self.grid.pp, self.grid.pp

@@ -41,6 +41,8 @@ def print_calls(scrystal, job):
                     name = name[:pair.start()] + "//%s:%s" % tuple(
                         sorted(pair.groups(), key=int))
                     words = words[:-2]  # the other one is meant
+                    if words[7:] == ["float32", "x", "1"]:
+                        continue  # makes a communicator
                 calls.append(" ".join([words[2], name] + words[7:]))
             elif words[2:] == ["group", "end"] and calls[-1:] == ["group start"]:
                 calls.pop()  # PyTorch closes a group to make a communicator

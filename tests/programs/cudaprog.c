@@ -20,6 +20,8 @@
 enum { COUNT = 5000, NOT_READY = 600 };
 
 static struct {
+    int (*malloc)(void **, size_t);
+    int (*free)(void *);
     int (*host_alloc)(void **, size_t, unsigned);
     int (*copy)(void *, const void *, size_t, int);
     int (*copy_later)(void *, const void *, size_t, int, void *);
@@ -56,7 +58,9 @@ static void load_cuda(void)
     static const struct {
         const char *name;
         void *function;
-    } rows[] = {{"cudaHostAlloc", &cuda.host_alloc},
+    } rows[] = {{"cudaMalloc", &cuda.malloc},
+                {"cudaFree", &cuda.free},
+                {"cudaHostAlloc", &cuda.host_alloc},
                 {"cudaMemcpy", &cuda.copy},
                 {"cudaMemcpyAsync", &cuda.copy_later},
                 {"cudaLaunchHostFunc", &cuda.launch},
@@ -269,6 +273,20 @@ static void behind(void)
     printf("rank %d: behind %g\n", rank, (double)value_of(mine));
 }
 
+/* 3,000 and 2,000 bytes before the first communicator, of which the first go later, and
+ * 500 from NCCL. */
+static void *early_memory[2];
+
+static void allocated(void)
+{
+    void *memory;
+
+    OK(MemAlloc(&memory, 500));
+    CUDA(free(early_memory[0]));
+    OK(MemFree(memory));
+    printf("rank %d: allocated\n", rank);
+}
+
 /* Rank 1 sums twice as many as the others. */
 static void mismatch(void)
 {
@@ -295,12 +313,18 @@ int main(int argc, char **argv)
     static const struct {
         const char *name;
         void (*run)(void);
-    } cases[] = {{"overlapped", overlapped}, {"early", early_receive},
-                 {"polled", polled},         {"behind", behind},
-                 {"mismatch", mismatch},     {"cycle", cycle}};
+    } cases[] = {{"overlapped", overlapped},
+                 {"early", early_receive},
+                 {"polled", polled},
+                 {"behind", behind},
+                 {"allocated", allocated},
+                 {"mismatch", mismatch},
+                 {"cycle", cycle}};
 
     load_cuda();
     program_begin(NULL);
+    CUDA(malloc(&early_memory[0], 3000));
+    CUDA(malloc(&early_memory[1], 2000));
     CUDA(stream_create(&compute, 1));
     CUDA(stream_create(&wire, 1));
     make_group(0, 1, world_size, &world);
