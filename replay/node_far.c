@@ -97,8 +97,8 @@ static int on_child(struct node_far *far, uint32_t from, const void *body,
     return code;
 }
 
-static int on_message(void *context, uint32_t from, unsigned type, const void *body,
-                      uint32_t bytes)
+int node_far_message(void *context, uint32_t from, unsigned type, const void *body,
+                     uint32_t bytes)
 {
     struct node_far *far = context;
     struct crystal_driver *driver = atomic_load(&far->driver);
@@ -220,8 +220,8 @@ static int write_places(const struct node_far *far, const struct crystal_layout 
 int node_far_connect(struct node_far *far, const struct crystal_node_config *config,
                      struct crystal_board *board, struct crystal_error *err)
 {
-    const struct crystal_links_hooks hooks = {far,     on_message, on_bootstrap,
-                                              on_feed, is_alive,   on_clock};
+    const struct crystal_links_hooks hooks = {far,     node_far_message, on_bootstrap,
+                                              on_feed, is_alive,         on_clock};
     struct crystal_board_header *head = crystal_board_header(board);
     int code;
 

@@ -36,6 +36,10 @@ struct node_far {
  * those of other nodes. Takes config->links over, also on failure. */
 int node_far_connect(struct node_far *far, const struct crystal_node_config *config,
                      struct crystal_board *board, struct crystal_error *err);
+/* The links' message hook, context is a node_far: what another node says. Every byte is
+ * checked. */
+int node_far_message(void *context, uint32_t from, unsigned type, const void *body,
+                     uint32_t bytes);
 /* All nodes are in this phase. */
 int node_far_meet(struct node_far *far, enum node_phase phase,
                   struct crystal_error *err);

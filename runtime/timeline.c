@@ -107,14 +107,36 @@ int crystal_timeline_start(struct crystal_timeline *t, uint64_t now_ns,
     return outcome(t, err);
 }
 
+/* What comes from outside comes at most so many operations before it is its turn, and
+ * leaves room for what follows. */
+#define FED_AHEAD     65536U
+#define FED_LATEST_NS (4 * CRYSTAL_TIMELINE_LONGEST_NS)
+
+static int too_late(struct crystal_error *err)
+{
+    return crystal_error_set(err, ERANGE,
+                             "timeline: fed with a time later than 124 years");
+}
+
+static int too_far(struct crystal_error *err)
+{
+    return crystal_error_set(
+        err, EINVAL, "timeline: fed with an operation more than %u before its turn",
+        FED_AHEAD);
+}
+
 int crystal_timeline_feed(struct crystal_timeline *t, uint32_t comm, uint64_t seq,
                           uint32_t crank, uint64_t time_ns, struct crystal_error *err)
 {
     struct tl_coll *coll;
 
+    if (time_ns > FED_LATEST_NS)
+        return too_late(err);
     if (comm >= t->comm_count || crank >= t->comms[comm].nranks ||
         t->ranks[t->comms[comm].members[crank]].state != TL_OUTSIDE)
         return crystal_error_set(err, EINVAL, "timeline: fed for no outside rank");
+    if (seq > t->comms[comm].first && seq - t->comms[comm].first > FED_AHEAD)
+        return too_far(err);
     coll = tl_coll_get(t, &t->comms[comm], seq);
     if (coll && !coll->is_ended && coll->arrive[crank] == UINT64_MAX)
         tl_coll_arrive(t, &t->comms[comm], coll, crank, time_ns);
@@ -128,13 +150,19 @@ int crystal_timeline_feed_p2p(struct crystal_timeline *t, uint32_t comm, uint32_
     struct tl_message *m = NULL;
     struct tl_pair *pair;
 
+    if (time_ns > FED_LATEST_NS)
+        return too_late(err);
     if (comm >= t->comm_count || from >= t->comms[comm].nranks ||
         to >= t->comms[comm].nranks ||
         t->ranks[t->comms[comm].members[outside_sends ? from : to]].state != TL_OUTSIDE)
         return crystal_error_set(err, EINVAL, "timeline: fed for no outside rank");
-    pair = tl_pair_get(t, comm, from, to);
-    if (pair)
-        m = tl_message_get(t, pair, seq);
+    pair = tl_pair_find(t, comm, from, to);
+    if (!pair)
+        return crystal_error_set(err, EINVAL,
+                                 "timeline: fed a message that no rank expects");
+    if (seq > pair->first && seq - pair->first > FED_AHEAD)
+        return too_far(err);
+    m = tl_message_get(t, pair, seq);
     if (m && outside_sends && !m->has_send) {
         m->send_ns = time_ns;
         tl_message_sent(t, pair, seq, time_ns, 0);

@@ -398,6 +398,10 @@ void tl_coll_end(struct crystal_timeline *t, struct tl_comm *comm, struct tl_col
                  const uint64_t *ends, uint64_t held_ns);
 
 /* timeline_p2p.c */
+/* NULL: there is none. */
+struct tl_pair *tl_pair_find(const struct crystal_timeline *t, uint32_t comm,
+                             uint32_t from, uint32_t to);
+/* Made where there is none; NULL: out of memory, t->code. */
 struct tl_pair *tl_pair_get(struct crystal_timeline *t, uint32_t comm, uint32_t from,
                             uint32_t to);
 /* NULL: it is over, or memory is. */

@@ -24,16 +24,25 @@ static uint32_t bucket_of(const struct crystal_timeline *t, uint32_t comm,
     return (uint32_t)(key >> 32) & (t->bucket_count - 1);
 }
 
+struct tl_pair *tl_pair_find(const struct crystal_timeline *t, uint32_t comm,
+                             uint32_t from, uint32_t to)
+{
+    struct tl_pair *pair = t->buckets[bucket_of(t, comm, from, to)];
+
+    while (pair && (pair->comm != comm || pair->from != from || pair->to != to))
+        pair = pair->next;
+    return pair;
+}
+
 struct tl_pair *tl_pair_get(struct crystal_timeline *t, uint32_t comm, uint32_t from,
                             uint32_t to)
 {
     struct tl_pair **bucket = &t->buckets[bucket_of(t, comm, from, to)];
+    struct tl_pair *pair = tl_pair_find(t, comm, from, to);
     uint32_t lranks[2];
-    struct tl_pair *pair;
 
-    for (pair = *bucket; pair; pair = pair->next)
-        if (pair->comm == comm && pair->from == from && pair->to == to)
-            return pair;
+    if (pair)
+        return pair;
     pair = calloc(1, sizeof *pair);
     if (!pair) {
         t->code = -ENOMEM;
