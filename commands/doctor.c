@@ -25,6 +25,8 @@ void doctor_line(enum doctor_grade grade, const char *what, const char *format, 
     static const char *const names[] = {"ok", "note", "problem"};
     va_list args;
 
+    if (getenv("SLURM_PROCID") && getenv("SLURMD_NODENAME"))
+        printf("%s: ", getenv("SLURMD_NODENAME")); /* srun -N ... scrystal doctor */
     printf("%-8s %-22s ", names[grade], what);
     va_start(args, format);
     vprintf(format, args);
@@ -118,20 +120,22 @@ static void check_library(const char *name)
 }
 
 /* The setting of job directories, and whether the file is one. */
-static void check_conf(const char *path, char *ret_job_dir, size_t job_dir_bytes)
+static void check_conf(const char *path, struct doctor_conf *ret)
 {
     struct crystal_conf conf;
     struct crystal_error err = {0};
 
     if (crystal_conf_read(path && path[0] ? path : NULL, &conf, &err)) {
         doctor_line(DOCTOR_PROBLEM, "configuration", "%s", crystal_error_text(&err));
-        (void)snprintf(ret_job_dir, job_dir_bytes, ".");
+        (void)snprintf(ret->job_dir, sizeof ret->job_dir, ".");
         return;
     }
     doctor_line(!conf.enabled ? DOCTOR_NOTE : DOCTOR_OK, "configuration", "%s%s",
                 path && path[0] ? path : "none, so every key has its default",
                 conf.enabled ? "" : ": Crystal is switched off (enabled: no)");
-    (void)snprintf(ret_job_dir, job_dir_bytes, "%s", conf.job_dir);
+    (void)snprintf(ret->job_dir, sizeof ret->job_dir, "%s", conf.job_dir);
+    ret->port_first = (long)conf.port_first;
+    ret->port_last = (long)conf.port_last;
     crystal_conf_fini(&conf);
 }
 
@@ -144,13 +148,15 @@ static void print_keys(void)
 
 static void help(FILE *out)
 {
-    fprintf(out,
-            "usage: scrystal doctor [--config=FILE] [--keys]\n\n"
-            "Checks what Crystal needs on this machine, one line each: ok, note (what\n"
-            "is done without), problem (what stops a job, and the way out). Exit code\n"
-            "1 where there is a problem.\n\n"
-            "  --config=FILE  this crystal.yaml instead of the one in plugstack.conf\n"
-            "  --keys         list the keys of crystal.yaml and end\n");
+    fprintf(
+        out,
+        "usage: scrystal doctor [--config=FILE] [--keys]\n\n"
+        "Checks what Crystal needs on this machine, one line each: ok, note (what\n"
+        "is done without), problem (what stops a job, and the way out). Exit code\n"
+        "1 where there is a problem. 'srun -N4 --ntasks-per-node=1 scrystal doctor'\n"
+        "asks four nodes; each line begins with the node then.\n\n"
+        "  --config=FILE  this crystal.yaml instead of the one in plugstack.conf\n"
+        "  --keys         list the keys of crystal.yaml and end\n");
 }
 
 CRYSTAL_COMMAND(doctor)
@@ -159,7 +165,8 @@ CRYSTAL_COMMAND(doctor)
                                             {"keys", no_argument, NULL, 'k'},
                                             {"help", no_argument, NULL, 'h'},
                                             {NULL, 0, NULL, 0}};
-    char slurm_config[PATH_MAX] = "", job_dir[PATH_MAX] = ".";
+    char slurm_config[PATH_MAX] = "";
+    struct doctor_conf conf = {.job_dir = "."};
     const char *config = NULL;
     int c;
 
@@ -181,11 +188,12 @@ CRYSTAL_COMMAND(doctor)
         return CRYSTAL_EXIT_USAGE;
     }
     doctor_slurm(slurm_config, sizeof slurm_config);
-    check_conf(config ? config : slurm_config, job_dir, sizeof job_dir);
+    check_conf(config ? config : slurm_config, &conf);
     check_library("libcrystal-nccl.so");
     check_library("libcrystal-hostccl.so");
     check_library("libnccl-net-crystal.so");
-    doctor_machine(job_dir);
+    doctor_gpu();
+    doctor_machine(&conf);
     if (fflush(stdout) != 0 || ferror(stdout))
         return CRYSTAL_EXIT_STAGE;
     return problem_count ? 1 : 0;

@@ -24,11 +24,21 @@ int doctor_ask(const char *command, char *out, size_t out_bytes);
 int doctor_load(const char *path, const char *unsigned_symbol, unsigned *ret_value,
                 char *out, size_t out_bytes);
 
+/* The value of "KEY=VALUE" in slurm.conf, whose keys have any case; 0 = not there. */
+int doctor_slurm_conf(const char *key, char *out, size_t out_bytes);
 /* doctor_slurm.c: is the plugin there, of this Slurm's version, and in plugstack.conf?
  * *ret_config is the crystal.yaml that the line names, empty where it names none. */
 void doctor_slurm(char *ret_config, size_t config_bytes);
 
+/* doctor_gpu.c: mode and driver of GPUs, the NICs beside them, memory to pin. */
+void doctor_gpu(void);
+
+/* What crystal.yaml says of the machine. */
+struct doctor_conf {
+    char job_dir[4096];         /* template */
+    long port_first, port_last; /* 0 = any */
+};
 /* doctor_machine.c: memory, files, ports, addresses, the job directory, PyTorch. */
-void doctor_machine(const char *job_dir_template);
+void doctor_machine(const struct doctor_conf *conf);
 
 #endif

@@ -4,6 +4,7 @@
 #include "commands/doctor.h"
 
 #include "runtime/infile.h"
+#include "runtime/listen.h"
 #include "runtime/space.h"
 
 #include <arpa/inet.h>
@@ -69,6 +70,46 @@ static void check_loopback(void)
                        "127/8");
     if (fd >= 0)
         (void)close(fd);
+}
+
+/* port_range of crystal.yaml: how many of it are free. */
+static void check_port_range(const struct doctor_conf *conf)
+{
+    long used = 0, count = conf->port_last - conf->port_first + 1;
+
+    if (!conf->port_first)
+        return;
+    for (long port = conf->port_first; port <= conf->port_last; port++) {
+        uint16_t got;
+        int fd;
+
+        if (crystal_listen((uint16_t)port, "port_range", &fd, &got, NULL))
+            used++;
+        else
+            (void)close(fd);
+    }
+    doctor_line(used == count ? DOCTOR_PROBLEM : DOCTOR_OK, "port_range",
+                "%ld of %ld ports are free%s", count - used, count,
+                used == count ? "; widen port_range" : "");
+}
+
+/* With job_container/tmpfs /tmp is another one in each job, and gone with it. */
+static void check_tmp(const struct doctor_conf *conf)
+{
+    char type[64];
+
+    if (!doctor_slurm_conf("JobContainerType", type, sizeof type) ||
+        !strstr(type, "tmpfs"))
+        return;
+    if (strncmp(conf->job_dir, "/tmp/", 5) == 0 ||
+        strncmp(conf->job_dir, "/dev/shm/", 9) == 0)
+        doctor_line(DOCTOR_PROBLEM, "job_container",
+                    "job directories would be gone with the job (job_dir: %s, %s); set "
+                    "job_dir to a shared file system",
+                    conf->job_dir, type);
+    else
+        doctor_line(DOCTOR_OK, "job_container", "%s; job directories lie elsewhere",
+                    type);
 }
 
 /* Listening sockets take ports of the range for outgoing connections. */
@@ -181,13 +222,15 @@ static void check_nccl(void)
         doctor_line(DOCTOR_OK, "NCCL", "libnccl.so.2 is found");
 }
 
-void doctor_machine(const char *job_dir_template)
+void doctor_machine(const struct doctor_conf *conf)
 {
     check_nccl();
     check_pytorch();
-    check_job_dir(job_dir_template);
+    check_job_dir(conf->job_dir);
+    check_tmp(conf);
     check_shm();
     check_open_files();
     check_ports();
+    check_port_range(conf);
     check_loopback();
 }

@@ -30,7 +30,7 @@ struct line { /* the plugin's, of plugstack.conf */
     int is_found, is_required;
 };
 
-/* The value of "KEY=VALUE" in slurm.conf, whose keys have any case. */
+/* See doctor_slurm_conf. */
 static int conf_value(const char *path, const char *key, char *out, size_t out_bytes)
 {
     FILE *file = crystal_infile_stream(path, NULL);
@@ -193,15 +193,25 @@ static void check_line(const struct line *line, const char *plugstack,
                     line->file);
 }
 
+static const char *slurm_conf_path(void)
+{
+    const char *path = getenv("SLURM_CONF");
+
+    return path ? path : "/etc/slurm/slurm.conf";
+}
+
+int doctor_slurm_conf(const char *key, char *out, size_t out_bytes)
+{
+    return conf_value(slurm_conf_path(), key, out, out_bytes);
+}
+
 void doctor_slurm(char *ret_config, size_t config_bytes)
 {
-    const char *conf = getenv("SLURM_CONF"), *slash;
+    const char *conf = slurm_conf_path(), *slash;
     char plugstack[PATH_MAX] = "";
     struct line line;
 
     ret_config[0] = 0;
-    if (!conf)
-        conf = "/etc/slurm/slurm.conf";
     if (access(conf, R_OK) < 0) {
         doctor_line(getenv("SLURM_CONF") ? DOCTOR_PROBLEM : DOCTOR_NOTE, "Slurm",
                     "%s cannot be read: stages run by hand (scrystal capture, plan, "

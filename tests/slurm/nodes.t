@@ -18,5 +18,7 @@ run srun "${crystal[@]}" -w n1 -J with "$rank" sh -c 'test $RANK != 7 || echo $R
 is "with the plugin" "$code $out" "0 7/64"
 run srun -w n2 sh -c 'echo ${RANK:-none}'
 is "plain srun without the plugin" "$code $out" "0 none"
+run srun -N2 --ntasks-per-node=1 "$CRYSTAL_BUILDDIR/scrystal" doctor
+is "scrystal doctor on each node" "$(sed -n 's/^\(n[12]\): [a-z]* *Slurm .*/\1/p' <<<"$out" | sort | tr '\n' ' ')" "n1 n2 "
 nothing_left "all: nothing is left"
 done_testing

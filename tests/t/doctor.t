@@ -69,6 +69,23 @@ echo "const unsigned plugin_version = 22 << 16 | 5 << 8 | 1;" >old.c
 says "another micro version" 0 "ok       crystal.so  +$work/crystal.so, for this Slurm \(slurm 22.05.8\)"
 says "libraries are found" 0 "ok       libnccl-net-crystal.so $libs/libnccl-net-crystal.so"
 
+says "no GPU" 0 "ok       GPU mode +no GPU that nvidia-smi tells of"
+smi() { printf '#!/bin/sh\nprintf "%s"\n' "$1" >bin/nvidia-smi && chmod +x bin/nvidia-smi; }
+smi 'Disabled, Default, 570.86.15\\nDisabled, Default, 570.86.15\\n'
+says "GPUs" "$([ "$(ulimit -Hl)" = unlimited ] && echo 0 || echo 1)" "ok       GPU mode +2 GPUs, whole and shared"
+smi 'Enabled, Default, 570.86.15\\nDisabled, Default, 570.86.15\\n'
+says "MIG" 1 "problem  GPU mode +MIG is on at 1 of 2 GPUs, a rank needs a whole one; nvidia-smi -mig 0"
+smi '[N/A], Exclusive_Process, 550.54.15\\n'
+says "exclusive GPUs" 1 "problem  GPU mode +1 of 1 GPUs let one process in \(Exclusive_Process\), but ranks share them in capture; nvidia-smi -c DEFAULT"
+says "an old driver" 1 "note     driver +550; the fallback by checkpoint needs 570 or later"
+rm bin/nvidia-smi
+echo "port_range: 31980-31989" >crystal.yaml
+says "ports of a range" 0 "ok       port_range +[0-9]+ of 10 ports are free" --config=crystal.yaml
+printf 'job_dir: /tmp/%%u/%%x\n' >crystal.yaml
+echo "JobContainerType=job_container/tmpfs" >>slurm.conf
+says "a /tmp for each job" 1 "problem  job_container +job directories would be gone with the job \(job_dir: /tmp/%u/%x, job_container/tmpfs\); set job_dir to a shared file system" \
+    --config=crystal.yaml
+sed -i '/JobContainerType/d' slurm.conf
 echo "job_dir: /nowhere/%u" >crystal.yaml
 says "no place for job directories" 1 \
     "problem  job directory +/nowhere/, for job directories \(job_dir: /nowhere/%u\), No such file or directory; make it, or set job_dir" \
