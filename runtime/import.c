@@ -32,8 +32,26 @@ static int file_map(const char *path, struct import_rank *r, struct crystal_erro
     return 0;
 }
 
+/* PyTorch's ExecutionTraceObserver, too, calls what it writes a Chakra trace: its first
+ * key is a schema, the profiler's are others. */
+static bool is_observed(const struct import_rank *r)
+{
+    static const char key[] = "\"schema\"";
+    size_t i = 0;
+
+    while (i < r->bytes && strchr(" \t\r\n{", r->text[i]) && r->text[i])
+        i++;
+    return r->bytes - i >= sizeof key && memcmp(r->text + i, key, sizeof key - 1) == 0;
+}
+
 static int trace_error(const char *path, int code, struct crystal_error *err)
 {
+    if (code == -ENODATA)
+        return crystal_error_set(
+            err, EINVAL,
+            "%s: of PyTorch's ExecutionTraceObserver, which tells no times; give the "
+            "profiler's trace of the same step, or what chakra_converter makes of both",
+            path);
     if (code == -ELOOP)
         return crystal_error_set(err, ELOOP, "%s: its nodes wait for each other", path);
     if (code == -EPROTO)
@@ -167,7 +185,10 @@ static int rank_read(struct import *m, uint32_t index, const char *path,
         return code;
     r->lrank = index;
     (void)prefix_end(path, &r->lrank);
-    bad = is_json(r) ? import_kineto_read(m, r) : import_chakra_read(m, r);
+    if (is_observed(r))
+        bad = -ENODATA;
+    else
+        bad = is_json(r) ? import_kineto_read(m, r) : import_chakra_read(m, r);
     return bad ? trace_error(path, bad, err) : 0;
 }
 

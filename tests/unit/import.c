@@ -121,6 +121,9 @@ static void refuses(void)
          "%s: neither a trace of the PyTorch profiler nor a Chakra execution trace"},
         {"[1, 2]",
          "%s: neither a trace of the PyTorch profiler nor a Chakra execution trace"},
+        {"{\n  \"schema\": \"1.1.1-chakra.0.0.4\", \"pid\": 17099, \"nodes\": []}",
+         "%s: of PyTorch's ExecutionTraceObserver, which tells no times; give the "
+         "profiler's trace of the same step, or what chakra_converter makes of both"},
         {TRACE("5", "", "send"),
          "%s: is of rank 5, but there are only 2 traces; give those of all ranks"},
     };
