@@ -119,19 +119,53 @@ static void print_head(const struct crystal_prediction *pr)
            crystal_origin_name(pr->predict->origin), (double)pr->operation_count / 1e6);
 }
 
+/* What is changed, on one line; caller frees. NULL: out of memory. */
+static char *what_line(const struct predict_args *a,
+                       const struct crystal_prediction *pr)
+{
+    static const char begin[] = "  what if: ";
+    char *text = NULL, *to, *from;
+    size_t bytes;
+    FILE *out = open_memstream(&text, &bytes);
+
+    if (!out)
+        return NULL;
+    predict_what_print(out, pr->predict, &a->what);
+    if (fclose(out)) {
+        free(text);
+        return NULL;
+    }
+    for (to = from = text; *from;) {
+        if (strncmp(from, begin, sizeof begin - 1) == 0)
+            from += sizeof begin - 1;
+        if (*from == '\n' && !from[1])
+            break;
+        *to++ = *from == '\n' ? ';' : *from;
+        if (*from++ == '\n')
+            *to++ = ' ';
+    }
+    *to = 0;
+    return text;
+}
+
 static int draw(const struct predict_args *a, const struct crystal_prediction *pr,
                 const struct crystal_path *path, const struct crystal_predict_totals *t,
                 struct crystal_error *err)
 {
+    char *what = what_line(a, pr);
     struct crystal_outfile f;
-    int code = crystal_outfile_open(&f, a->svg_path, CRYSTAL_OUTFILE_SHOWN, err);
+    int code;
 
-    if (code)
-        return code;
-    crystal_predict_draw_svg(f.stream, pr, path, t);
-    code = crystal_outfile_close(&f, 0, err);
+    if (!what)
+        return crystal_error_set(err, ENOMEM, "out of memory");
+    code = crystal_outfile_open(&f, a->svg_path, CRYSTAL_OUTFILE_SHOWN, err);
+    if (!code) {
+        crystal_predict_draw_svg(f.stream, pr, path, t, what);
+        code = crystal_outfile_close(&f, 0, err);
+    }
     if (!code)
         printf("\n%s: the drawing\n", a->svg_path);
+    free(what);
     return code;
 }
 

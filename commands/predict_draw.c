@@ -203,9 +203,10 @@ static void bars(FILE *out, const struct crystal_prediction *pr,
 
 void crystal_predict_draw_svg(FILE *out, const struct crystal_prediction *pr,
                               const struct crystal_path *path,
-                              const struct crystal_predict_totals *t)
+                              const struct crystal_predict_totals *t, const char *what)
 {
-    uint32_t rows = crystal_predict_row_count(pr) * HEIGHT, second = rows + 130;
+    uint32_t rows = crystal_predict_row_count(pr) * HEIGHT, down = what[0] ? 16 : 0;
+    uint32_t first = 64 + down, second = rows + 130 + down;
 
     fprintf(
         out,
@@ -219,9 +220,11 @@ void crystal_predict_draw_svg(FILE *out, const struct crystal_prediction *pr,
         LEFT + WIDTH + 60, second + rows + 50, LEFT,
         crystal_graph_lrank_count(pr->predict->graph), (double)pr->iteration_ns / 1e6,
         crystal_origin_name(pr->predict->origin), LEFT);
-    legend(out, 46);
-    axis(out, pr, 64, 64 + rows);
-    path_rows(out, pr, path, 64);
+    if (down)
+        fprintf(out, "<text x='%d' y='54'>what if: %s</text>\n", LEFT, what);
+    legend(out, 46 + down);
+    axis(out, pr, first, first + rows);
+    path_rows(out, pr, path, first);
     fprintf(out,
             "<text x='%d' y='%u' font-size='14'>How the ranks of each list spend it: "
             "computation, exposed collectives, bubbles; white: nothing</text>\n",

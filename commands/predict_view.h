@@ -23,9 +23,10 @@ void crystal_predict_print_path(FILE *out, const struct crystal_prediction *pr,
 /* One line for each list, one column for each hundredth of the iteration. */
 void crystal_predict_draw_text(FILE *out, const struct crystal_prediction *pr,
                                const struct crystal_path *path);
+/* what: what is changed, in words that need no quoting; empty: nothing. */
 void crystal_predict_draw_svg(FILE *out, const struct crystal_prediction *pr,
                               const struct crystal_path *path,
-                              const struct crystal_predict_totals *t);
+                              const struct crystal_predict_totals *t, const char *what);
 
 /* Lists share rows where there are many. */
 #define CRYSTAL_PREDICT_ROWS_MAX 64U

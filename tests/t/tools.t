@@ -77,6 +77,10 @@ says "one that somebody reads" "pipe: the drawing" predict job.graph --draw=pipe
 wait
 tail -n1 through | grep -qx '</svg>'
 ok "gets all of it" $? "$(tail -n1 through)"
+says "with what is changed" "what.svg: the drawing" \
+    predict job.graph --slow-rank=1=1.5 --nics=shared --draw=what.svg
+grep -q ">what if: rank 1 computes 1.5 times as long; messages and collectives of a rank share its NIC<" what.svg
+ok "the drawing says what" $? "$(grep 'what if' what.svg)"
 touch real && chmod 640 real && ln -s real link
 says "through a link" "link: the drawing" predict job.graph --draw=link
 [ -L link ] && [ "$(stat -c %a real)" = 640 ] && tail -n1 real | grep -qx '</svg>'
