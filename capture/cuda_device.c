@@ -108,6 +108,8 @@ void cuda_device_drop(cuda_stream handle)
     if (s && s->is_device)
         (void)park_stream_drain(s); /* its failure was told to the communicator */
     s = pointer_map_take(&device.streams, key_of(handle));
+    if (s)
+        s->is_gone = 1;
     park_queue_unlock();
     if (s)
         park_queue_stream_release(s);
@@ -262,16 +264,38 @@ int cuda_device_event_destroy(cuda_event_handle handle)
     return e ? CUDA_SUCCESS : cuda_api_get()->cudaEventDestroy(handle);
 }
 
-void cuda_event_perform(struct cuda_event *event, struct park_stream *stream,
-                        uint64_t generation, int is_record)
+/* Lets stream wait for what stood before mark, which has ended: with the event that was
+ * recorded there or, where that was recorded anew meanwhile, with one of our own behind
+ * what the mark's stream has by now, none of which waits for a peer. */
+static int wait_now(const struct park_stream *stream, const struct cuda_event *event,
+                    uint64_t generation, const struct park_mark *mark)
 {
     const struct cuda_api *cuda = cuda_api_get();
+    cuda_event_handle own;
+    int result;
 
+    if (event->generation == generation || !mark->stream)
+        return cuda->cudaStreamWaitEvent(stream->handle, event->handle, 0);
+    if (mark->stream->is_gone)
+        return cuda->cudaDeviceSynchronize();
+    result = cuda->cudaEventCreateWithFlags(&own, CUDA_EVENT_NO_TIMING);
+    if (result)
+        return result;
+    result = cuda->cudaEventRecord(own, mark->stream->handle);
+    if (!result)
+        result = cuda->cudaStreamWaitEvent(stream->handle, own, 0);
+    (void)cuda->cudaEventDestroy(own); /* once the device has done with it */
+    return result;
+}
+
+void cuda_event_perform(struct cuda_event *event, struct park_stream *stream,
+                        uint64_t generation, const struct park_mark *mark)
+{
     /* A failing device tells the program at its next call. */
-    if (!is_record)
-        (void)cuda->cudaStreamWaitEvent(stream->handle, event->handle, 0);
+    if (mark->stream)
+        (void)wait_now(stream, event, generation, mark);
     else if (event->generation == generation)
-        (void)cuda->cudaEventRecord(event->handle, stream->handle);
+        (void)cuda_api_get()->cudaEventRecord(event->handle, stream->handle);
 }
 
 int cuda_device_record(struct cuda_event *event, struct park_stream *stream)
@@ -283,7 +307,7 @@ int cuda_device_record(struct cuda_event *event, struct park_stream *stream)
     event->generation++;
     if (!stream->first)
         result = cuda_api_get()->cudaEventRecord(event->handle, stream->handle);
-    else if (park_stream_append_event(stream, event, NULL))
+    else if (park_stream_append_event(stream, event, event->generation, NULL))
         result = CUDA_UNKNOWN;
     park_mark_set(&event->base.mark, stream);
     park_queue_unlock();
@@ -292,19 +316,24 @@ int cuda_device_record(struct cuda_event *event, struct park_stream *stream)
 
 int cuda_device_wait(struct park_stream *stream, struct cuda_event *event)
 {
+    struct park_mark mark = {0};
+    uint64_t generation;
     int result = CUDA_SUCCESS;
 
     park_queue_lock();
-    event->refs++;
+    event->refs++; /* it may be recorded anew or destroyed while we wait */
+    park_mark_copy(&mark, &event->base.mark);
+    generation = event->generation;
     park_stream_advance(stream);
     if (!stream->first)
-        result = error_of(park_mark_wait(&event->base.mark));
+        result = error_of(park_mark_wait(&mark));
     park_stream_advance(stream);
     stream->is_forked = 1;
-    if (!result && (!stream->first || !event->base.mark.stream))
-        result = cuda_api_get()->cudaStreamWaitEvent(stream->handle, event->handle, 0);
-    else if (!result && park_stream_append_event(stream, event, &event->base.mark))
+    if (!result && (!stream->first || !mark.stream))
+        result = wait_now(stream, event, generation, &mark);
+    else if (!result && park_stream_append_event(stream, event, generation, &mark))
         result = CUDA_UNKNOWN;
+    park_mark_drop(&mark);
     cuda_event_unref(event);
     park_queue_unlock();
     return result;

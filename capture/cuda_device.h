@@ -70,10 +70,11 @@ void cuda_device_each_stream(void (*fn)(void *context, struct park_stream *strea
  * seen in this one. Else the call itself waits. Lock held. */
 int cuda_device_may_defer(const struct park_stream *stream);
 
-/* An entry of a stream has come to its front (capture/park_mark.c): the real call.
- * Lock held. */
+/* An entry of a stream has come to its front (capture/park_mark.c): the real record, or
+ * (mark has a stream) the wait; generation is the event's when it was called for. Lock
+ * held. */
 void cuda_event_perform(struct cuda_event *event, struct park_stream *stream,
-                        uint64_t generation, int is_record);
+                        uint64_t generation, const struct park_mark *mark);
 void cuda_event_unref(struct cuda_event *event);
 
 #endif

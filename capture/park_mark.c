@@ -54,7 +54,7 @@ void park_stream_advance(struct park_stream *s)
             s->last = &s->first;
         s->ended++;
         if (e->event) {
-            cuda_event_perform(e->event, s, e->generation, !e->mark.stream);
+            cuda_event_perform(e->event, s, e->generation, &e->mark);
             cuda_event_unref(e->event);
         }
         if (e->item)
@@ -131,9 +131,9 @@ int park_stream_append(struct park_stream *s, struct park_item *item,
 }
 
 int park_stream_append_event(struct park_stream *s, struct cuda_event *event,
-                             const struct park_mark *mark)
+                             uint64_t generation, const struct park_mark *mark)
 {
-    struct park_entry e = {.event = event, .generation = event->generation};
+    struct park_entry e = {.event = event, .generation = generation};
 
     if (mark)
         e.mark = *mark;
@@ -201,6 +201,13 @@ void park_mark_set(struct park_mark *mark, struct park_stream *stream)
     stream_unref(mark->stream);
     mark->stream = stream;
     mark->seq = stream->issued;
+}
+
+void park_mark_copy(struct park_mark *mark, const struct park_mark *other)
+{
+    stream_ref(other->stream);
+    stream_unref(mark->stream);
+    *mark = *other;
 }
 
 void park_mark_drop(struct park_mark *mark)

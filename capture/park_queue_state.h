@@ -42,7 +42,7 @@ struct park_entry {
     struct park_item *item; /* NULL: mark or event */
     struct park_mark mark;
     struct cuda_event *event; /* a reference; NULL: none */
-    uint64_t generation;      /* of the event when it was recorded */
+    uint64_t generation;      /* of the event at that call */
 };
 
 struct park_stream {
@@ -60,6 +60,7 @@ struct park_stream {
     void *handle;  /* cudaStream_t */
     int is_forked; /* it has waited for an event since its last operation */
     int has_work;  /* the program has put something else into it */
+    int is_gone;   /* the program has destroyed it */
 };
 
 extern struct park_queue {
@@ -110,13 +111,14 @@ int park_stream_drain(struct park_stream *stream);
 int park_mark_wait(const struct park_mark *mark);
 int park_mark_ended(const struct park_mark *mark);
 void park_mark_set(struct park_mark *mark, struct park_stream *stream);
+void park_mark_copy(struct park_mark *mark, const struct park_mark *other);
 void park_mark_drop(struct park_mark *mark);
 /* -ENOMEM. item or mark, the other NULL. */
 int park_stream_append(struct park_stream *stream, struct park_item *item,
                        const struct park_mark *mark);
 /* The same of a device's event: its record, or (mark not NULL) the wait for it. */
 int park_stream_append_event(struct park_stream *stream, struct cuda_event *event,
-                             const struct park_mark *mark);
+                             uint64_t generation, const struct park_mark *mark);
 
 /* park_blocked.c */
 /* Asked by a thread that waits in the client: does the whole rank wait? The only

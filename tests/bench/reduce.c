@@ -9,6 +9,7 @@
 
 #include "runtime/collective.h"
 
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -72,16 +73,39 @@ static uint64_t reduce_ns(unsigned dtype, uint64_t element, uint64_t *ret_wall_n
     return ns;
 }
 
+static cpu_set_t all_processors;
+
+/* Of this process from now on: all of them, or one. */
+static void use_processors(int all)
+{
+    cpu_set_t set;
+    int one = 0;
+
+    while (!CPU_ISSET(one, &all_processors))
+        one++;
+    CPU_ZERO(&set);
+    CPU_SET(one, &set);
+    if (sched_setaffinity(0, sizeof set, all ? &all_processors : &set) < 0) {
+        perror("bench reduce");
+        exit(1);
+    }
+}
+
 static void compare(const char *name, unsigned dtype, uint64_t element)
 {
-    uint64_t copy = UINT64_MAX, reduce = UINT64_MAX, wall = UINT64_MAX;
+    uint64_t copy = UINT64_MAX, reduce = UINT64_MAX, wall = UINT64_MAX, w;
     double copied, reduced;
 
+    use_processors(0);
     for (int i = 0; i < ROUNDS; i++) {
-        uint64_t w, c = copy_ns(), r = reduce_ns(dtype, element, &w);
+        uint64_t c = copy_ns(), r = reduce_ns(dtype, element, &w);
 
         copy = c < copy ? c : copy;
         reduce = r < reduce ? r : reduce;
+    }
+    use_processors(1);
+    for (int i = 0; i < ROUNDS; i++) {
+        (void)reduce_ns(dtype, element, &w);
         wall = w < wall ? w : wall;
     }
     copied = 2.0 * RANKS * BYTES / (double)copy;
@@ -106,6 +130,10 @@ static struct crystal_blob *filled_blob(void)
 
 int main(void)
 {
+    if (sched_getaffinity(0, sizeof all_processors, &all_processors) < 0) {
+        perror("bench reduce");
+        return 1;
+    }
     for (uint32_t i = 0; i < RANKS; i++)
         contributions[i] = filled_blob();
     elsewhere = filled_blob();

@@ -20,6 +20,11 @@ CALLS = ("broadcast", "reduce", "allgather", "reducescatter", "allreduce", "send
          "alltoall", "gather", "scatter")
 
 
+class Calls(list):
+    def remove_last(self, call):
+        del self[len(self) - 1 - self[::-1].index(call)]
+
+
 def print_calls(scrystal, job):
     ranks = sorted(int(name[:-6]) for name in os.listdir(os.path.join(job, "ranks"))
                    if name.endswith(".trace"))
@@ -27,7 +32,7 @@ def print_calls(scrystal, job):
         trace = os.path.join(job, "ranks", "%d.trace" % rank)
         text = subprocess.run([scrystal, "show", trace], check=True, text=True,
                               stdout=subprocess.PIPE).stdout
-        comms, calls = {}, []
+        comms, calls = {}, Calls()
         for line in text.splitlines():
             made = re.search(r"communicator  comm (\d+), crank \d+ of \d+, '(.*)'", line)
             if made:
@@ -44,8 +49,8 @@ def print_calls(scrystal, job):
                     if words[7:] == ["float32", "x", "1"]:
                         continue  # makes a communicator
                 calls.append(" ".join([words[2], name] + words[7:]))
-            elif words[2:] == ["group", "end"] and calls[-1:] == ["group start"]:
-                calls.pop()  # PyTorch closes a group to make a communicator
+            elif words[2:] == ["group", "end"] and "group start" in calls[-2:]:
+                calls.remove_last("group start")  # a group of one is none
             elif words[2:3] == ["group"]:
                 calls.append("group " + words[3])
         for call in calls:

@@ -1,7 +1,7 @@
 """tests/pytorch/ops.py with NCCL on a GPU, which several ranks may share: what its cases
 call the CPU and gloo is the GPU and NCCL. Ranks as under torchrun; rank 0 prints TAP.
-Arguments name the cases to run; without, all but those that are about gloo, about
-contrib/pytorch's own backend, or about what stock NCCL does not have.
+Arguments name the cases to run; without, all but those named in LEFT_OUT. PROGRAM names
+another program of that folder to run so.
 """
 
 import os
@@ -48,7 +48,8 @@ def main():
 
     cases.CASES = Cases()
     with OnDevice():
-        runpy.run_path(os.path.join(tests, "ops.py"), run_name="__main__")
+        runpy.run_path(os.path.join(tests, os.environ.get("PROGRAM", "ops.py")),
+                       run_name="__main__")
 
 
 main()

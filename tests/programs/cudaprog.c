@@ -162,7 +162,7 @@ static float value_of(const float *memory)
 static void overlapped(void)
 {
     float *x = device_floats(), *y = device_floats();
-    float sum = (float)(world_size * (world_size + 1) / 2);
+    float sum = (float)world_size * (float)(world_size + 1) / 2;
 
     for (int i = 0; i < 20; i++) {
         launch(compute, x, NULL, 0, (float)(rank + 1));
@@ -273,6 +273,31 @@ static void behind(void)
     printf("rank %d: behind %g\n", rank, (double)value_of(mine));
 }
 
+/* An event behind a receive, for which another stream with a receive under way waits
+ * before the event is recorded anew elsewhere: what is in that stream then still comes
+ * behind the first receive. */
+static void reused(void)
+{
+    int left = (rank + world_size - 1) % world_size, right = (rank + 1) % world_size;
+    float *mine = device_floats(), *first = device_floats(), *second = device_floats();
+    void *other, *end = event_create();
+
+    CUDA(stream_create(&other, 1));
+    launch(compute, mine, NULL, 0, (float)(rank + 1));
+    follow(other, compute);
+    OK(Recv(second, COUNT, ncclFloat32, left, world.comm, other));
+    follow(wire, compute);
+    OK(Recv(first, COUNT, ncclFloat32, left, world.comm, wire));
+    CUDA(event_record(end, wire));
+    CUDA(stream_wait(other, end, 0));
+    CUDA(event_record(end, compute));
+    for (int i = 0; i < 2; i++)
+        OK(Send(mine, COUNT, ncclFloat32, right, world.comm, compute));
+    launch(other, second, first, 10, 0);
+    CUDA(stream_synchronize(other));
+    printf("rank %d: reused %g\n", rank, (double)value_of(second));
+}
+
 /* 3,000 and 2,000 bytes before the first communicator, of which the first go later, and
  * 500 from NCCL. */
 static void *early_memory[2];
@@ -313,13 +338,10 @@ int main(int argc, char **argv)
     static const struct {
         const char *name;
         void (*run)(void);
-    } cases[] = {{"overlapped", overlapped},
-                 {"early", early_receive},
-                 {"polled", polled},
-                 {"behind", behind},
-                 {"allocated", allocated},
-                 {"mismatch", mismatch},
-                 {"cycle", cycle}};
+    } cases[] = {{"overlapped", overlapped}, {"early", early_receive},
+                 {"polled", polled},         {"behind", behind},
+                 {"reused", reused},         {"allocated", allocated},
+                 {"mismatch", mismatch},     {"cycle", cycle}};
 
     load_cuda();
     program_begin(NULL);

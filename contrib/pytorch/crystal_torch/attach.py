@@ -1,7 +1,9 @@
-"""Puts Crystal's backend where torch.distributed looks for gloo, tells the store who is in
-a group of NCCL, and the library where each training iteration ends."""
+"""Puts Crystal's backend where torch.distributed looks for gloo; for NCCL, tells the store
+who is in a group, and the library which line of the script calls; for both, where each
+training iteration ends."""
 
 import ctypes
+import functools
 import os
 import sys
 import weakref
@@ -14,6 +16,15 @@ try:
     from . import _backend
 except ImportError:  # not built: enough for NCCL, where the library stands before it
     _backend = None
+
+# What is told of where it is called. Not isend and irecv: P2POp wants those of PyTorch.
+_CALLS = (
+    "all_gather", "all_gather_into_tensor", "all_gather_object", "all_reduce",
+    "all_to_all", "all_to_all_single", "barrier", "batch_isend_irecv", "broadcast",
+    "broadcast_object_list", "gather", "gather_object", "recv", "reduce",
+    "reduce_scatter", "reduce_scatter_tensor", "scatter", "scatter_object_list", "send",
+)
+_SITES_MAX = 16384  # of a program that makes code while it runs
 
 # An iteration ends with the step of the first optimizer that steps in it. A program may
 # have several; the first one seen marks the iterations, and when it is gone, the next.
@@ -82,6 +93,44 @@ def _name_groups():
     torch.distributed.ProcessGroupNCCL = ProcessGroupNCCL
 
 
+def _tell_sites():
+    """The library knows the line of the script behind a call, for its diagnoses. What
+    PyTorch's C++ calls by itself, as DDP does, has none."""
+    tell = ctypes.PyDLL(None).crystal_call_site
+    tell.argtypes = [ctypes.c_char_p]
+    ignored = tuple(os.path.dirname(f) + os.sep for f in (torch.__file__, __file__)) + ("<",)
+    texts = {}  # they keep their addresses
+
+    def text_of(frame):
+        while frame and frame.f_code.co_filename.startswith(ignored):
+            frame = frame.f_back
+        if not frame:
+            return None
+        key = frame.f_code, frame.f_lasti
+        if key not in texts and len(texts) < _SITES_MAX:
+            code = frame.f_code
+            texts[key] = ctypes.create_string_buffer(
+                "{}:{} in {}".format(os.path.basename(code.co_filename), frame.f_lineno,
+                                     code.co_name).encode()[:95])
+        return texts.get(key)
+
+    def told(function):
+        @functools.wraps(function)
+        def call(*args, **more):
+            tell(text_of(sys._getframe(1)))
+            try:
+                return function(*args, **more)
+            finally:
+                tell(None)
+
+        return call
+
+    for name in _CALLS:
+        function = told(getattr(distributed_c10d, name))
+        setattr(distributed_c10d, name, function)
+        setattr(torch.distributed, name, function)
+
+
 def attach():
     # distributed_c10d makes its gloo groups with this name, for "gloo" and "cpu:gloo"
     # alike, and asks isinstance about the result.
@@ -90,5 +139,6 @@ def attach():
         torch.distributed.ProcessGroupGloo = _backend.ProcessGroupCrystal
     if os.environ.get("CRYSTAL_STAGE") == "capture" and _preloaded("crystal_iteration_hint"):
         _name_groups()
+        _tell_sites()
     register_optimizer_step_post_hook(_after_step)
     _leave_detail_mode()
