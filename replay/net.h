@@ -200,8 +200,12 @@ struct crystal_net_end_ops {
     void (*close)(struct crystal_net_end *end); /* frees the end */
     /* whether anybody asks for the request's bytes; NULL: always */
     int (*needs)(struct crystal_net_end *end, const struct crystal_net_request *r);
+    /* 1: a request of so many bytes may be posted, 0: not yet, negative errno; NULL:
+     * always */
+    int (*has_place)(struct crystal_net_end *end, uint64_t bytes,
+                     struct crystal_error *err);
     /* where the bytes of a request that is being posted are to be for the other side;
-     * NULL: nowhere (yet) */
+     * NULL: nowhere yet */
     unsigned char *(*place)(struct crystal_net_end *end, struct crystal_net_request *r);
     /* the request's bytes are in the caller's buffer; NULL: nobody needs to know */
     void (*release)(struct crystal_net_end *end, struct crystal_net_request *r);
@@ -222,6 +226,7 @@ struct crystal_net_end {
     unsigned waiting; /* requests that have waited long, as the roll says */
     unsigned polls;   /* of requests that were not done */
     uint64_t number;
+    uint32_t taken; /* a bit for each request that is not free */
     struct crystal_net_request requests[CRYSTAL_NET_REQUESTS];
     /* requests that are not moved yet, oldest first */
     struct crystal_net_request *queue[CRYSTAL_NET_REQUESTS];

@@ -59,7 +59,7 @@ unsigned crystal_copiers_count(void)
     CPU_ZERO(&cpus);
     if (sched_getaffinity(0, sizeof cpus, &cpus) < 0)
         return 0; /* more CPUs than the set has places for: do without */
-    count = (unsigned)CPU_COUNT(&cpus) / 8;
+    count = (unsigned)CPU_COUNT(&cpus) / 4;
     return count < 4 ? count : 4;
 }
 

@@ -21,7 +21,7 @@ struct crystal_copiers;
 /* So many threads, at most CRYSTAL_COPIERS_MOST; none are started yet. NULL: out of
  * memory. It stays to the process's end. */
 struct crystal_copiers *crystal_copiers_create(unsigned threads);
-/* How many fit this process: one of each eight CPUs that it may run on, at most 4. */
+/* How many fit this process: one for each four CPUs that it may run on, at most 4. */
 unsigned crystal_copiers_count(void);
 
 /* Starts copying; the returned ticket names the copy. Both places stay until it is

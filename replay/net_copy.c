@@ -32,12 +32,27 @@ static int is_seen_early(const struct crystal_net_end *end,
            crystal_wire_is_paced(&end->comm->module->wire);
 }
 
+/* How long the message can be: NCCL posts room for the largest. */
+static uint64_t most_bytes(const struct crystal_net_request *r)
+{
+    const struct crystal_operation *op = r->id.operation;
+    uint64_t bytes;
+
+    if (r->end->is_send || !op)
+        return r->bytes;
+    bytes = op->count * op->elt_bytes;
+    if (!op->is_p2p && op->func == CRYSTAL_FUNC_ALLREDUCE &&
+        op->algo == CRYSTAL_ALGO_RING)
+        bytes = bytes / op->comm->nranks + LINE_BYTES; /* a rank's share */
+    return bytes < r->bytes ? bytes : r->bytes;
+}
+
 /* Whether threads copy the bytes: for NCCL's proxy thread, which never sleeps; others
  * have their CPUs in use. Received flags have to be made anew. */
 static int is_copied(const struct crystal_net_request *r)
 {
     return !r->device && r->end->comm->module->copiers && r->end->ops->has_rooms &&
-           r->bytes >= CRYSTAL_COPIERS_LEAST && !crystal_wait_sleeps() &&
+           most_bytes(r) >= CRYSTAL_COPIERS_LEAST && !crystal_wait_sleeps() &&
            (r->end->is_send || proto_of(r) == CRYSTAL_PROTO_SIMPLE);
 }
 
@@ -140,6 +155,10 @@ static int put_begin(struct crystal_net_request *r, unsigned char *from,
     if (!r->device && !is_copied(r)) {
         crystal_form_repack(proto, crystal_form_step(proto, from), from, r->got,
                             r->buffer);
+        return 1;
+    }
+    if (!r->device && r->got < CRYSTAL_COPIERS_LEAST) {
+        memcpy(r->buffer, from, r->got);
         return 1;
     }
     if (!r->device)

@@ -19,16 +19,26 @@
 #define WAITING_POLLS \
     1024U /* of a thread that does not sleep, to a look at the clock */
 
+_Static_assert(CRYSTAL_NET_REQUESTS == 32, "a bit of taken for each");
+
+/* The one that was used last of those that are free: what is in the cache. */
 static struct crystal_net_request *request_take(struct crystal_net_end *end)
 {
-    for (unsigned i = 0; i < CRYSTAL_NET_REQUESTS; i++) {
-        struct crystal_net_request *r =
-            &end->requests[(end->number + i) % CRYSTAL_NET_REQUESTS];
+    unsigned at;
 
-        if (r->state == CRYSTAL_REQUEST_FREE)
-            return r;
-    }
-    return NULL;
+    if (end->taken == UINT32_MAX)
+        return NULL;
+    at = (unsigned)__builtin_ctz(~end->taken);
+    end->taken |= 1U << at;
+    memset(&end->requests[at], 0, sizeof end->requests[at]);
+    return &end->requests[at];
+}
+
+static void request_give(struct crystal_net_request *r)
+{
+    crystal_copy_release(r);
+    r->state = CRYSTAL_REQUEST_FREE;
+    r->end->taken &= ~(1U << (unsigned)(r - r->end->requests));
 }
 
 /* Logs the first failure of an end; the caller returns the code. */
@@ -102,6 +112,18 @@ static int end_progress(struct crystal_net_end *end, struct crystal_error *err)
     return code < 0 || end->is_send ? code : crystal_copy_put_all(end, err);
 }
 
+/* Whether one more may be posted: 1, 0 not yet, negative errno. */
+static int has_place(struct crystal_net_end *end, uint64_t bytes,
+                     struct crystal_error *err)
+{
+    int code = end->ops->has_place ? end->ops->has_place(end, bytes, err) : 1;
+
+    if (code)
+        return code;
+    code = end_progress(end, err); /* those before it may be what it waits for */
+    return code ? code : end->ops->has_place(end, bytes, err);
+}
+
 int crystal_net_post(struct crystal_net_end *end, void *data, uint64_t bytes,
                      struct crystal_device *device, const struct crystal_message_id *id,
                      struct crystal_net_request **ret, struct crystal_error *err)
@@ -119,10 +141,12 @@ int crystal_net_post(struct crystal_net_end *end, void *data, uint64_t bytes,
     is_own = own_check(end, id, err);
     if (is_own < 0)
         return is_own == -EAGAIN ? 0 : end_fail(end, is_own, err);
+    code = has_place(end, bytes, err);
+    if (code <= 0)
+        return code ? end_fail(end, code, err) : 0;
     r = request_take(end);
     if (!r)
         return 0;
-    memset(r, 0, sizeof *r);
     r->end = end;
     r->state = CRYSTAL_REQUEST_BUSY;
     r->buffer = data;
@@ -213,7 +237,6 @@ int crystal_net_test(struct crystal_net_request *r, int *ret_done, uint64_t *ret
     tell_going_on(r);
     *ret_done = 1;
     *ret_bytes = r->got;
-    crystal_copy_release(r);
-    r->state = CRYSTAL_REQUEST_FREE;
+    request_give(r);
     return 0;
 }

@@ -6,6 +6,7 @@
 
 #include <pthread.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
 
 #define LEAST_SHIFT 10U /* the smallest size is 1 KiB */
@@ -26,6 +27,7 @@ struct crystal_rooms {
     struct slab *slabs;
     struct crystal_room *free[KINDS];
     uint64_t bytes;
+    struct crystal_room *zeros; /* one owner is here; NULL: none yet */
 };
 
 /* Which size holds so many bytes: (4 + kind % 4) / 4 of 2^(10 + kind / 4). */
@@ -130,6 +132,30 @@ struct crystal_room *crystal_room_take(struct crystal_rooms *rooms, uint64_t byt
         atomic_store_explicit(&room->owners, 1, memory_order_relaxed);
     }
     (void)pthread_mutex_unlock(&rooms->lock);
+    return room;
+}
+
+struct crystal_room *crystal_room_zeros(struct crystal_rooms *rooms, uint64_t bytes)
+{
+    struct crystal_room *room, *old = NULL;
+
+    (void)pthread_mutex_lock(&rooms->lock);
+    room = rooms->zeros && rooms->zeros->bytes >= bytes
+               ? crystal_room_share(rooms->zeros)
+               : NULL;
+    (void)pthread_mutex_unlock(&rooms->lock);
+    if (room)
+        return room;
+    room = crystal_room_take(rooms, bytes);
+    if (!room)
+        return NULL;
+    memset(room->data, 0, room->bytes);
+    (void)crystal_room_share(room);
+    (void)pthread_mutex_lock(&rooms->lock);
+    old = rooms->zeros;
+    rooms->zeros = room;
+    (void)pthread_mutex_unlock(&rooms->lock);
+    crystal_room_give(old);
     return room;
 }
 

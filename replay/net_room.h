@@ -35,6 +35,10 @@ struct crystal_room *crystal_room_take(struct crystal_rooms *rooms, uint64_t byt
 struct crystal_room *crystal_room_share(struct crystal_room *room);
 void crystal_room_give(struct crystal_room *room); /* NULL is fine */
 
+/* At least so many zeros, which nobody writes to; the caller becomes an owner. NULL:
+ * out of memory. */
+struct crystal_room *crystal_room_zeros(struct crystal_rooms *rooms, uint64_t bytes);
+
 /* Bytes of memory in use, for tests. */
 uint64_t crystal_rooms_bytes(struct crystal_rooms *rooms);
 

@@ -30,7 +30,9 @@ struct tcp_end {
     uint64_t written;           /* of the oldest request: header, then payload */
     struct crystal_tcp_ack ack; /* being read */
     uint32_t ack_got;
-    uint64_t placed;   /* requests before this one have places in the shared memory */
+    uint64_t placed;     /* requests before this one have places in the shared memory */
+    unsigned char *next; /* place of the message that is being posted; NULL: none */
+    uint64_t next_at;
     uint64_t piece_at; /* place of a piece that is there and not sent */
     uint32_t piece;    /* its bytes; 0: none */
     struct crystal_net_request *unacked[CRYSTAL_NET_REQUESTS];

@@ -1,7 +1,8 @@
 /* The ends of a connection between two real ranks of one host that share memory
  * (net_share.h). A message is put there when it is posted, so that the GPU's copy
  * engine or a copying thread (net_copy.h) writes it where the receiver's reads it, and
- * nobody else touches its bytes. What finds no room waits, and goes in pieces.
+ * nobody else touches its bytes. What finds no room is not posted yet; a message that
+ * is larger than a quarter of the memory goes in pieces.
  *
  * The socket is looked at where a side is about to sleep, and now and then by one that
  * does not sleep: the other side may have died.
@@ -85,20 +86,37 @@ static void pin(struct tcp_end *t, struct crystal_device *device)
 
 /* --- sending --- */
 
+/* Until the receiver has taken what there is, nothing is posted that finds no place:
+ * behind one that goes in pieces nothing has a place before it has gone. */
+static int send_has_place(struct crystal_net_end *end, uint64_t bytes,
+                          struct crystal_error *err)
+{
+    struct tcp_end *t = (struct tcp_end *)end;
+
+    if (t->placed == end->head && !t->next && bytes <= CRYSTAL_SHARE_PIECE)
+        t->next = crystal_share_place(t->share, bytes, &t->next_at);
+    if (t->next || bytes > CRYSTAL_SHARE_PIECE)
+        return 1;
+    if (idle(t) && !t->is_gone && t->placed == end->head)
+        t->next = crystal_share_place(t->share, bytes, &t->next_at);
+    if (t->is_gone)
+        return crystal_tcp_gone(t, 0, err);
+    return t->next != NULL;
+}
+
 /* The place of a request that is being posted; NULL: it goes in pieces, later. */
 static unsigned char *send_place(struct crystal_net_end *end,
                                  struct crystal_net_request *r)
 {
     struct tcp_end *t = (struct tcp_end *)end;
-    unsigned char *at;
+    unsigned char *at = t->next;
 
-    if (t->placed != end->head || r->bytes > CRYSTAL_SHARE_PIECE)
-        return NULL; /* places are in the order of messages */
-    at = crystal_share_place(t->share, r->bytes, &r->shared_at);
     if (!at)
         return NULL;
     pin(t, r->device);
+    t->next = NULL;
     t->placed++;
+    r->shared_at = t->next_at;
     r->is_placed = 1;
     return at;
 }
@@ -275,6 +293,7 @@ const struct crystal_net_end_ops crystal_shared_send_ops = {.name = "shared send
                                                                 crystal_tcp_send_start,
                                                             .progress = send_progress,
                                                             .close = crystal_tcp_close,
+                                                            .has_place = send_has_place,
                                                             .place = send_place};
 const struct crystal_net_end_ops crystal_shared_recv_ops = {.name = "shared receive",
                                                             .has_rooms = 1,

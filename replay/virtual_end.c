@@ -11,6 +11,7 @@
 #include "replay/net.h"
 #include "replay/net_payload.h"
 #include "replay/net_rings.h"
+#include "replay/net_room.h"
 #include "replay/virtual_line.h"
 #include "replay/virtual_pat.h"
 #include "replay/virtual_tree.h"
@@ -343,6 +344,23 @@ static int transfer_payload(const struct crystal_net_request *r,
     return 0;
 }
 
+static int transfer_zeros(struct crystal_net_request *r, uint64_t bytes,
+                          struct crystal_error *err)
+{
+    struct crystal_room *zeros;
+
+    if (!r->room) {
+        memset(r->data, 0, bytes);
+        return 0;
+    }
+    zeros = crystal_room_zeros(r->room->rooms, bytes);
+    if (!zeros)
+        return crystal_error_set(err, ENOMEM, "out of memory for a message");
+    crystal_room_give(r->room);
+    r->room = zeros;
+    return 0;
+}
+
 static int receive_transfer(struct virtual_end *v, struct crystal_net_request *r,
                             struct crystal_error *err)
 {
@@ -369,8 +387,8 @@ static int receive_transfer(struct virtual_end *v, struct crystal_net_request *r
         code = 0;
     else if (code)
         memcpy(r->data, recorded, bytes);
-    else
-        memset(r->data, 0, bytes);
+    else if (transfer_zeros(r, bytes, err))
+        return -err->code;
     if (code != 1 && bytes)
         crystal_operation_standin(op, bytes);
     hop_ns = crystal_vt_hop_ns(&v->base.comm->module->wire, bytes);

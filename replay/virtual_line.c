@@ -116,7 +116,6 @@ void crystal_lines_destroy(struct crystal_lines *lines)
         line_free(line);
     }
     crystal_room_give(lines->scratch);
-    crystal_room_give(lines->zeros);
     (void)pthread_mutex_destroy(&lines->lock);
     free(lines);
 }

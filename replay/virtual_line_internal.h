@@ -43,7 +43,6 @@ struct crystal_lines {
     pthread_mutex_t lock; /* everything below and the lines */
     struct crystal_line *first;
     struct crystal_room *scratch; /* a message's data before it takes its form; owned */
-    struct crystal_room *zeros;   /* never written again, for the GPU to copy; owned */
     int is_waited;                /* a thread waits for a's messages */
     pthread_t waiter;
     _Atomic uint64_t news[CRYSTAL_NET_CHANNELS]; /* written under the lock */

@@ -59,17 +59,6 @@ static int wire_put(const struct line_put *put, const void *wire)
     return 1;
 }
 
-static int zeros_put(const struct line_put *put, struct crystal_error *err)
-{
-    unsigned char *data = data_place(put, err);
-
-    if (!data)
-        return -ENOMEM;
-    if (put->bytes)
-        memset(data, 0, put->bytes);
-    return data_put(put, data);
-}
-
 /* The same bytes in the receiver's room as in one that others read, too. */
 static int share_put(const struct line_put *put, struct crystal_room *room)
 {
@@ -78,23 +67,33 @@ static int share_put(const struct line_put *put, struct crystal_room *room)
     return 1;
 }
 
-/* A reduction that begins here with what changes nothing: zeros that stay. */
+static int zeros_put(const struct line_put *put, struct crystal_error *err)
+{
+    struct crystal_room **to = put->next->room;
+    struct crystal_room *zeros;
+    unsigned char *data;
+
+    if (to && *to && put->next->ring.proto == CRYSTAL_PROTO_SIMPLE) {
+        zeros = crystal_room_zeros((*to)->rooms, put->bytes);
+        if (!zeros)
+            return crystal_error_set(err, ENOMEM, "out of memory for a message");
+        crystal_room_give(*to);
+        *to = zeros;
+        return 1;
+    }
+    data = data_place(put, err);
+    if (!data)
+        return -ENOMEM;
+    if (put->bytes)
+        memset(data, 0, put->bytes);
+    return data_put(put, data);
+}
+
+/* A reduction that begins here with what changes nothing: zeros. */
 static int neutral_put(const struct line_put *put, struct crystal_error *err)
 {
-    struct crystal_room **zeros = &put->lines->zeros;
-
     standin_count(put);
-    if (!put->next->room || !*put->next->room ||
-        put->next->ring.proto != CRYSTAL_PROTO_SIMPLE)
-        return zeros_put(put, err);
-    if (!*zeros || (*zeros)->bytes < put->bytes) {
-        crystal_room_give(*zeros);
-        *zeros = crystal_room_take((*put->next->room)->rooms, put->bytes);
-        if (!*zeros)
-            return crystal_error_set(err, ENOMEM, "out of memory for a message");
-        memset((*zeros)->data, 0, (*zeros)->bytes);
-    }
-    return share_put(put, *zeros);
+    return zeros_put(put, err);
 }
 
 /* a's block of a gather at the same place: its message of the loop's first step, which

@@ -251,10 +251,11 @@ uint64_t crystal_vt_next(struct crystal_vt *vt, uint64_t bytes,
 uint64_t crystal_vt_deliver(const struct crystal_wire *wire, uint64_t arrive_ns,
                             uint64_t posted_ns, uint64_t bytes, uint64_t *link_free_ns)
 {
-    const uint64_t hop_ns = crystal_vt_hop_ns(wire, bytes);
+    const uint64_t occupy_ns = crystal_wire_occupy_ns(wire, bytes);
+    const uint64_t hop_ns = occupy_ns + extra_ns(wire);
     uint64_t leave_ns = arrive_ns > hop_ns ? arrive_ns - hop_ns : 0;
 
     leave_ns = later(leave_ns, later(posted_ns, *link_free_ns));
-    *link_free_ns = leave_ns + crystal_wire_occupy_ns(wire, bytes);
+    *link_free_ns = leave_ns + occupy_ns;
     return leave_ns + hop_ns;
 }

@@ -5,10 +5,13 @@
 
 uint64_t crystal_wire_occupy_ns(const struct crystal_wire *wire, uint64_t bytes)
 {
+    const uint64_t rate = wire->bytes_per_s;
     __extension__ unsigned __int128 ns = bytes;
 
-    if (!wire->bytes_per_s)
+    if (!rate)
         return 0;
+    if (bytes < UINT32_MAX && rate < UINT64_MAX / 2) /* several times as fast */
+        return (bytes * 1000000000U + rate - 1) / rate;
     ns = (ns * 1000000000U + wire->bytes_per_s - 1) / wire->bytes_per_s;
     return ns > UINT64_MAX / 4 ? UINT64_MAX / 4 : (uint64_t)ns;
 }

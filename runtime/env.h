@@ -66,7 +66,7 @@
  * 16 MiB a connection; "0" (default): through the socket. */
 #define CRYSTAL_ENV_SHARE "CRYSTAL_SHARE"
 /* Plugin: so many threads (0 to 16) copy large messages in host memory; unset: one for
- * each eight CPUs that the process may run on, at most 4. */
+ * each four CPUs that the process may run on, at most 4. */
 #define CRYSTAL_ENV_COPIERS "CRYSTAL_COPIERS"
 /* Plugin: a list of all messages goes to the file PATH.LRANK (replay/net_messages.h).
  */

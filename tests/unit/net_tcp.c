@@ -155,7 +155,7 @@ static void paced_receiver(int to_peer)
             worst = now - due;
     }
     printf("# paced: at most %" PRIu64 " us after the arithmetic\n", worst / 1000);
-    CHECK(worst < 20000000);
+    CHECK(worst < 100000000); /* a busy machine's */
     CHECK_EQ(write(to_peer, "g", 1), 1);
     free(data);
 }
