@@ -8,7 +8,8 @@ tells the service those that real ranks make. With PROGRAM, that is run in place
 checks here, unchanged: what it calls the CPU and gloo is the GPU and NCCL.
 TORCH_DEVICE=cpu runs all this with the backend that "gloo" is here, without a GPU.
 TORCH_OWN_NODES=1 makes every rank a node of its own; where all are real then and WIRE is
-BYTES_PER_S,LATENCY_NS, the plugin is a transport of that speed. TORCH_BOUND=1 gives
+BYTES_PER_S,LATENCY_NS, the plugin is a transport of that speed. TORCH_ONE_GPU=1: they
+share GPU 0. TORCH_BOUND=1 gives
 init_process_group a device_id, so that PyTorch splits groups off the world's communicator
 instead of making ids. TAP on standard output.
 """
@@ -32,7 +33,7 @@ REAL = range(FIRST, LAST + 1)
 # a rank that the first one started: its number, and where the first one serves
 CHILD = os.environ.get("TORCH_RANK_CHILD", "").split(",")
 RANK = int(CHILD[0]) if CHILD[0] else FIRST
-LOCAL = RANK - FIRST
+LOCAL = 0 if os.environ.get("TORCH_ONE_GPU") == "1" else RANK - FIRST
 OWN_NODES = os.environ.get("TORCH_OWN_NODES") == "1" or len(REAL) == 1
 BOUND = os.environ.get("TORCH_BOUND") == "1"
 RANKS_PER_ROOT = int(os.environ.get("TORCH_NCCL_RANKS_PER_ROOT", "128"))
