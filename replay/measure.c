@@ -10,6 +10,8 @@
 
 #include "replay/measure.h"
 
+#include "replay/spans.h"
+
 #include <errno.h>
 #include <inttypes.h>
 #include <stdbool.h>
@@ -131,18 +133,17 @@ static int match(const struct crystal_program *p, const struct step *steps,
     }
 }
 
-/* transfers[i]: from the DONE records of the trace. */
 static void transfers_of(const struct crystal_program *p, const struct crystal_op *ops,
                          const struct step *steps, const uint32_t *at,
-                         const uint64_t *durations, uint64_t *transfers)
+                         const struct crystal_span *spans, uint64_t *transfers)
 {
     for (uint32_t i = 0; i < p->instr_count; i++) {
-        uint8_t kind = p->instrs[i].kind;
+        const struct crystal_span *span =
+            at[i] != UINT32_MAX ? &spans[steps[at[i]].op - ops] : NULL;
 
-        transfers[i] = UINT64_MAX;
-        if (at[i] != UINT32_MAX && (kind == CRYSTAL_OP_COLL ||
-                                    kind == CRYSTAL_OP_SEND || kind == CRYSTAL_OP_RECV))
-            transfers[i] = durations[steps[at[i]].op - ops];
+        transfers[i] = span && span->end_ns != UINT64_MAX
+                           ? span->end_ns - span->begin_ns
+                           : UINT64_MAX;
     }
 }
 
@@ -168,21 +169,15 @@ int crystal_measure_add(struct crystal_measure *m, const struct crystal_program 
 {
     uint32_t more = mark_count > first + 1 ? mark_count - first - 1 : 0;
     struct step *steps = malloc((op_count + 1) * sizeof *steps);
-    uint64_t *durations = malloc((op_count + 1) * sizeof *durations);
+    struct crystal_span *spans = crystal_spans_find(ops, op_count, err);
     uint32_t *at = malloc((p->instr_count + 1) * sizeof *at);
     int code = 0;
 
     m->instr_count = p->instr_count;
-    if (!steps || !durations || !at || grow(m, more)) {
+    if (!steps || !spans || !at || grow(m, more)) {
         code = crystal_error_set(err, ENOMEM, "out of memory");
         goto out;
     }
-    for (uint64_t i = 0; i < op_count; i++)
-        durations[i] = UINT64_MAX;
-    for (uint64_t i = 0; i < op_count; i++)
-        if (ops[i].kind == CRYSTAL_OP_DONE && ops[i].peer < op_count &&
-            ops[i].t_ns >= ops[i].value)
-            durations[ops[i].peer] = ops[i].t_ns - ops[i].value;
     for (uint32_t k = 0; !code && k < more; k++) {
         size_t to = (size_t)m->sample_count * m->instr_count;
         uint32_t count = steps_of(ops, marks[first + k], marks[first + k + 1], steps);
@@ -190,12 +185,12 @@ int crystal_measure_add(struct crystal_measure *m, const struct crystal_program 
         code = match(p, steps, count, m->gap_ns + to, at, err);
         if (code)
             break;
-        transfers_of(p, ops, steps, at, durations, m->transfer_ns + to);
+        transfers_of(p, ops, steps, at, spans, m->transfer_ns + to);
         m->sample_count++;
     }
 out:
     free(steps);
-    free(durations);
+    free(spans);
     free(at);
     return code;
 }
