@@ -20,6 +20,7 @@
 #include "runtime/trace.h"
 
 #include <errno.h>
+#include <sched.h>
 #include <stdlib.h>
 
 static int prepare(struct stage *stage, struct crystal_slices *slices,
@@ -114,11 +115,13 @@ static int calibrate(uint32_t sandbox_count, struct crystal_transfer_wire *wire,
     return code ? code : crystal_calibrate(&config, wire, ret_count, err);
 }
 
-/* One slice as the sandbox. timed: against virtual ranks that keep job.profile's time.
- */
+/* One slice as the sandbox; not in the first pass against virtual ranks that keep
+ * job.profile's time. */
 static int run_slice(struct stage *stage, const struct crystal_slices *slices,
-                     uint32_t slice, int timed, struct crystal_error *err)
+                     uint32_t slice, const struct crystal_compose_pass *pass,
+                     struct crystal_error *err)
 {
+    int timed = pass->before_count > 0;
     uint32_t count = slices->first[slice + 1] - slices->first[slice];
     uint32_t *ranks = slices->ranks + slices->first[slice];
     int is_whole = slices->sandbox_count == 1 && slice == 0; /* slice and sandbox */
@@ -161,10 +164,8 @@ static int run_slice(struct stage *stage, const struct crystal_slices *slices,
 
 /* All slices once; leaves job.profile. */
 static int run_pass(struct stage *stage, const struct crystal_slices *slices,
-                    const struct crystal_compose_before *before,
-                    struct crystal_error *err)
+                    const struct crystal_compose_pass *pass, struct crystal_error *err)
 {
-    int timed = before->pass_count > 0;
     uint32_t *sandbox = stage->layout.sandbox;
     uint32_t sandbox_count = stage->layout.sandbox_count;
     int code = stage_sweep(stage, "plan", ".trace", err);
@@ -172,10 +173,10 @@ static int run_pass(struct stage *stage, const struct crystal_slices *slices,
     if (!code)
         code = stage_sweep(stage, "plan", ".run", err);
     for (uint32_t i = 0; !code && i < slices->count; i++)
-        code = run_slice(stage, slices, i, timed, err);
+        code = run_slice(stage, slices, i, pass, err);
     stage->layout.sandbox = sandbox;
     stage->layout.sandbox_count = sandbox_count;
-    return code ? code : crystal_plan_compose(stage->job_dir, calibrate, before, err);
+    return code ? code : crystal_plan_compose(stage->job_dir, calibrate, pass, err);
 }
 
 /* Mean iteration of the sandbox, as composed, and how far it is off the pass before. */
@@ -201,28 +202,36 @@ static int read_mean(struct stage *stage, double *ret_ns, int32_t *ret_off_ppm,
     return 0;
 }
 
+/* That ranks may use which this process starts; 0 where it is not known. */
+static uint32_t cpu_count(void)
+{
+    cpu_set_t cpus;
+
+    return sched_getaffinity(0, sizeof cpus, &cpus) ? 0 : (uint32_t)CPU_COUNT(&cpus);
+}
+
 static int run_passes(struct stage *stage, const struct crystal_slices *slices,
                       struct crystal_error *err)
 {
     uint32_t most = stage->layout.plan_passes;
-    struct crystal_compose_before before = {0};
+    struct crystal_compose_pass pass = {.cpu_count = cpu_count()};
     int32_t off_ppm = 0;
-    int code = run_pass(stage, slices, &before, err);
+    int code = run_pass(stage, slices, &pass, err);
 
     if (stage->layout.sandbox_count == stage->layout.lrank_count)
         return code; /* nobody answers at once */
-    for (uint32_t pass = 2; !code && pass <= most; pass++) {
-        before.pass_count = pass - 1;
-        code = read_mean(stage, &before.mean_ns, &off_ppm, err);
+    for (uint32_t turn = 2; !code && turn <= most; turn++) {
+        pass.before_count = turn - 1;
+        code = read_mean(stage, &pass.before_mean_ns, &off_ppm, err);
         if (code)
             break;
         crystal_log(CRYSTAL_LOG_INFO, stage->name,
                     "pass %u of at most %u, in the time of the one before: %.2f ms an "
                     "iteration",
-                    pass, most, before.mean_ns / 1e6);
-        code = run_pass(stage, slices, &before, err);
+                    turn, most, pass.before_mean_ns / 1e6);
+        code = run_pass(stage, slices, &pass, err);
         if (!code)
-            code = read_mean(stage, &before.mean_ns, &off_ppm, err);
+            code = read_mean(stage, &pass.before_mean_ns, &off_ppm, err);
         if (!code && (uint32_t)abs(off_ppm) <= stage->layout.plan_tolerance_ppm)
             return 0;
     }

@@ -6,50 +6,20 @@
  */
 #include "config.h"
 
-#include "replay/compose.h"
+#include "replay/compose_internal.h"
 
-#include "replay/measure.h"
 #include "replay/overhead.h"
-#include "replay/slices.h"
 #include "runtime/filehead.h"
 #include "runtime/graph_build.h"
 #include "runtime/iteration.h"
-#include "runtime/layout.h"
-#include "runtime/log.h"
-#include "runtime/profile_file.h"
-#include "runtime/timeline.h"
 
 #include <errno.h>
 #include <limits.h>
-#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define ITERATIONS 8 /* composed; the first one fills pipelines and is left out */
-
-struct compose {
-    const char *job_dir;
-    crystal_compose_calibrate *calibrate;
-    struct crystal_layout layout;
-    struct crystal_graph *graph;
-    struct crystal_slices slices;
-    uint32_t rep_count, lrank_count;
-    struct crystal_program **programs; /* by representative */
-    struct crystal_measure *measures;  /* by representative */
-    struct crystal_trace *traces;      /* by index in slices.ranks */
-    struct crystal_profile_image image;
-    struct crystal_profile_rep *reps;
-    struct crystal_profile_op *ops;
-    struct crystal_profile_iteration *iterations;
-    uint64_t **gaps; /* by representative, for the timeline */
-    /* of the running composition */
-    uint64_t *sum_ns, *count; /* by lrank */
-    uint64_t *end_count;      /* by op: ends added to composed_ns */
-    bool takes_ops;
-};
-
-static int no_memory(struct crystal_error *err)
+int cp_no_memory(struct crystal_error *err)
 {
     return crystal_error_set(err, ENOMEM, "out of memory");
 }
@@ -99,9 +69,10 @@ static int open_parents(struct compose *c, struct crystal_error *err)
     if (code)
         return code;
     c->traces = calloc(c->slices.first[c->slices.count], sizeof *c->traces);
-    if (!c->programs || !c->measures || !c->reps || !c->gaps || !c->iterations ||
-        !c->sum_ns || !c->count || !c->traces)
-        return no_memory(err);
+    c->slice_ns = calloc(c->slices.count, sizeof *c->slice_ns);
+    if (!c->slice_ns || !c->programs || !c->measures || !c->reps || !c->gaps ||
+        !c->iterations || !c->sum_ns || !c->count || !c->traces)
+        return cp_no_memory(err);
     for (uint32_t i = 0; i < c->rep_count; i++) {
         c->programs[i] = crystal_program_create(c->graph, i, err);
         if (!c->programs[i])
@@ -109,6 +80,19 @@ static int open_parents(struct compose *c, struct crystal_error *err)
         c->measures[i].instr_count = c->programs[i]->instr_count;
     }
     return 0;
+}
+
+/* Mean time from one iteration's beginning to the next one's. The last mark is an end,
+ * counted where there is no other. */
+static double iteration_ns(const struct crystal_trace *t, const uint64_t *marks,
+                           uint32_t mark_count)
+{
+    uint32_t count = mark_count > 2 ? mark_count - 2 : 1;
+    uint64_t end = marks[count];
+
+    if (end == t->op_count)
+        end--;
+    return (double)(t->ops[end].t_ns - t->ops[marks[0]].t_ns) / count;
 }
 
 /* One measured rank's trace. */
@@ -135,7 +119,7 @@ static int measure_rank(struct compose *c, uint32_t slice, uint32_t index,
                                  "'scrystal plan' again",
                                  path);
     if (crystal_iteration_find(t->ops, t->op_count, &marks, &mark_count))
-        return no_memory(err);
+        return cp_no_memory(err);
     if (mark_count < 2)
         code = crystal_error_set(err, ENODATA,
                                  "%s: no repeating iterations; run 'scrystal plan' "
@@ -150,6 +134,8 @@ static int measure_rank(struct compose *c, uint32_t slice, uint32_t index,
                                     marks[first], err);
     if (code)
         crystal_error_prefix(err, "rank %u", lrank);
+    else
+        c->slice_ns[slice] += iteration_ns(t, marks + first, mark_count - first);
     if (!code && mark_count - 1 - first > c->image.head.iteration_count)
         c->image.head.iteration_count = mark_count - 1 - first;
     free(marks);
@@ -157,6 +143,26 @@ static int measure_rank(struct compose *c, uint32_t slice, uint32_t index,
     pair[1] = crystal_hash(t->ops, t->op_count * sizeof *t->ops);
     *parent = crystal_hash(pair, sizeof pair);
     return code;
+}
+
+/* What a message costs, by the collectives of slices whose ranks have a CPU each, else
+ * by a few processes that have. */
+static int find_cost(struct compose *c, struct crystal_overhead *o,
+                     struct crystal_transfer_wire *wire, struct crystal_error *err)
+{
+    struct crystal_profile_head *h = &c->image.head;
+    uint32_t rank_count = c->layout.sandbox_count, cpu_count = c->pass->cpu_count;
+    int code = 0;
+
+    if (!(cp_contended_ns(c) > 0))
+        code = crystal_overhead_find(o, wire, &h->overhead_sample_count, err);
+    h->overhead_origin =
+        h->overhead_sample_count ? CRYSTAL_ORIGIN_MEASURED : CRYSTAL_ORIGIN_MODELLED;
+    if (code || h->overhead_sample_count || c->lrank_count < 2 || !c->calibrate)
+        return code;
+    if (cpu_count && cpu_count < rank_count)
+        rank_count = cpu_count;
+    return c->calibrate(rank_count, wire, &h->overhead_sample_count, err);
 }
 
 static int measure_all(struct compose *c, struct crystal_error *err)
@@ -167,19 +173,14 @@ static int measure_all(struct compose *c, struct crystal_error *err)
         c->layout.wire_bytes_per_s, c->layout.wire_latency_ns, 0, 1, 0, 0, 0,
         CRYSTAL_PROTO_SIMPLE};
     uint64_t parent = crystal_graph_hash(c->graph);
-    int code = o ? 0 : no_memory(err);
+    int code = o ? 0 : cp_no_memory(err);
 
     for (uint32_t s = 0; s < c->slices.count; s++)
         for (uint32_t i = c->slices.first[s]; !code && i < c->slices.first[s + 1]; i++)
             code = measure_rank(c, s, i, o, &parent, err);
     if (!code)
-        code = crystal_overhead_find(o, &wire, &h->overhead_sample_count, err);
+        code = find_cost(c, o, &wire, err);
     crystal_overhead_destroy(o);
-    h->overhead_origin =
-        h->overhead_sample_count ? CRYSTAL_ORIGIN_MEASURED : CRYSTAL_ORIGIN_MODELLED;
-    if (!code && !h->overhead_sample_count && c->lrank_count > 1 && c->calibrate)
-        code = c->calibrate(c->layout.sandbox_count, &wire, &h->overhead_sample_count,
-                            err);
     h->overhead_ns = wire.overhead_ns;
     h->op_overhead_ns = wire.op_overhead_ns;
     h->lrank_count = c->lrank_count;
@@ -214,7 +215,7 @@ static int summarise(struct compose *c, struct crystal_error *err)
     column = malloc(most * sizeof *column);
     if (!c->ops || !c->end_count || !column) {
         free(column);
-        return no_memory(err);
+        return cp_no_memory(err);
     }
     for (uint32_t i = 0; i < c->rep_count; i++) {
         const struct crystal_measure *m = &c->measures[i];
@@ -236,112 +237,6 @@ static int summarise(struct compose *c, struct crystal_error *err)
     return 0;
 }
 
-/* --- composing --- */
-
-static void on_iteration(void *context, uint32_t lrank, uint64_t iteration,
-                         uint64_t begin_ns, uint64_t end_ns)
-{
-    struct compose *c = context;
-
-    if (iteration == 0)
-        return;
-    c->sum_ns[lrank] += end_ns - begin_ns;
-    c->count[lrank]++;
-}
-
-static void on_end(void *context, uint32_t lrank, uint64_t iteration, uint32_t instr,
-                   uint64_t arrive_ns, uint64_t end_ns)
-{
-    struct compose *c = context;
-    uint32_t rep = crystal_graph_rep_of(c->graph, lrank);
-    uint64_t at = c->reps[rep].op_first + instr;
-
-    if (iteration == 0 || !c->takes_ops || c->reps[rep].lrank != lrank)
-        return;
-    c->ops[at].composed_ns += end_ns - arrive_ns;
-    c->end_count[at]++;
-}
-
-enum which { MEAN, P10, P90 };
-
-static int run(struct compose *c, enum which which, struct crystal_error *err)
-{
-    struct crystal_transfer_wire wire = {c->layout.wire_bytes_per_s,
-                                         c->layout.wire_latency_ns,
-                                         c->image.head.overhead_ns,
-                                         1,
-                                         c->image.head.op_overhead_ns,
-                                         0,
-                                         0,
-                                         CRYSTAL_PROTO_SIMPLE};
-    struct crystal_timeline_config config = {.graph = c->graph,
-                                             .programs = c->programs,
-                                             .gap_ns = (const uint64_t *const *)c->gaps,
-                                             .wire = wire,
-                                             .nics = CRYSTAL_NICS_OF_ALL,
-                                             .iterations = ITERATIONS,
-                                             .context = c,
-                                             .on_iteration = on_iteration,
-                                             .on_end = on_end};
-    struct crystal_timeline *timeline;
-    int code;
-
-    for (uint32_t i = 0; i < c->rep_count; i++)
-        for (uint32_t k = 0; k < c->programs[i]->instr_count; k++) {
-            const struct crystal_profile_op *op = &c->ops[c->reps[i].op_first + k];
-
-            c->gaps[i][k] = which == MEAN  ? op->gap_ns
-                            : which == P10 ? op->gap_p10_ns
-                                           : op->gap_p90_ns;
-        }
-    memset(c->sum_ns, 0, c->lrank_count * sizeof *c->sum_ns);
-    memset(c->count, 0, c->lrank_count * sizeof *c->count);
-    c->takes_ops = which == MEAN;
-    config.wire.algos = crystal_transfer_algos(getenv("NCCL_ALGO")) &
-                        CRYSTAL_TRANSFER_TREE; /* as hostccl */
-    config.wire.proto = crystal_transfer_proto(getenv("NCCL_PROTO"));
-    timeline = crystal_timeline_create(&config, err);
-    if (!timeline)
-        return -EINVAL;
-    code = crystal_timeline_start(timeline, 1, err);
-    if (!code)
-        code = crystal_timeline_advance(timeline, UINT64_MAX, err);
-    if (!code)
-        code = crystal_timeline_explain(timeline, err);
-    crystal_timeline_destroy(timeline);
-    for (uint32_t r = 0; !code && r < c->lrank_count; r++) {
-        uint64_t ns = c->sum_ns[r] / c->count[r];
-
-        if (which == MEAN)
-            c->iterations[r].mean_ns = ns;
-        else if (which == P10)
-            c->iterations[r].p10_ns = ns;
-        else
-            c->iterations[r].p90_ns = ns;
-    }
-    return code;
-}
-
-static int compose_all(struct compose *c, struct crystal_error *err)
-{
-    int code = 0;
-
-    for (uint32_t i = 0; i < c->rep_count; i++) {
-        c->gaps[i] = calloc(c->programs[i]->instr_count + 1, sizeof *c->gaps[i]);
-        if (!c->gaps[i])
-            return no_memory(err);
-    }
-    code = run(c, MEAN, err);
-    if (!code)
-        code = run(c, P10, err);
-    if (!code)
-        code = run(c, P90, err);
-    for (uint64_t i = 0; !code && i < c->image.head.op_count; i++)
-        if (c->end_count[i])
-            c->ops[i].composed_ns /= c->end_count[i];
-    return code;
-}
-
 static void compose_fini(struct compose *c)
 {
     for (uint32_t i = 0; i < c->rep_count; i++) {
@@ -359,6 +254,7 @@ static void compose_fini(struct compose *c)
     free(c->measures);
     free(c->gaps);
     free(c->traces);
+    free(c->slice_ns);
     free(c->reps);
     free(c->ops);
     free(c->iterations);
@@ -369,22 +265,19 @@ static void compose_fini(struct compose *c)
     crystal_layout_fini(&c->layout);
 }
 
-static void compare_passes(struct compose *c, const struct crystal_compose_before *b)
+static void compare_passes(struct compose *c)
 {
-    double mean_ns = 0, off;
+    double off;
 
-    for (uint32_t i = 0; i < c->layout.sandbox_count; i++)
-        mean_ns += (double)c->iterations[c->layout.sandbox[i]].mean_ns;
-    mean_ns /= c->layout.sandbox_count;
-    if (!b->pass_count || b->mean_ns <= 0)
+    if (!c->pass->before_count || c->pass->before_mean_ns <= 0)
         return;
-    off = 1e6 * (mean_ns / b->mean_ns - 1);
-    c->image.head.pass_count = b->pass_count + 1;
+    off = 1e6 * (cp_sandbox_mean(c) / c->pass->before_mean_ns - 1);
+    c->image.head.pass_count = c->pass->before_count + 1;
     c->image.head.pass_off_ppm = off < INT32_MAX ? (int32_t)off : INT32_MAX;
 }
 
 int crystal_plan_compose(const char *job_dir, crystal_compose_calibrate *calibrate,
-                         const struct crystal_compose_before *before,
+                         const struct crystal_compose_pass *pass,
                          struct crystal_error *err)
 {
     struct compose c;
@@ -393,6 +286,7 @@ int crystal_plan_compose(const char *job_dir, crystal_compose_calibrate *calibra
 
     memset(&c, 0, sizeof c);
     c.job_dir = job_dir;
+    c.pass = pass;
     c.calibrate = calibrate;
     code = path_of(&c, path, "job.profile", err);
     if (!code)
@@ -402,9 +296,9 @@ int crystal_plan_compose(const char *job_dir, crystal_compose_calibrate *calibra
     if (!code)
         code = summarise(&c, err);
     if (!code)
-        code = compose_all(&c, err);
+        code = cp_compose(&c, err);
     if (!code) {
-        compare_passes(&c, before);
+        compare_passes(&c);
         c.image.reps = c.reps;
         c.image.ops = c.ops;
         c.image.iterations = c.iterations;

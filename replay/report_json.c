@@ -143,8 +143,11 @@ void rp_print_json(const struct report *r, FILE *out)
             r->wire_bytes_per_s, r->wire_latency_ns,
             crystal_origin_name((enum crystal_origin)h->overhead_origin),
             r->overhead_ns, h->overhead_sample_count, h->op_overhead_ns);
-    fprintf(out, "  \"plan_passes\": %u,\n  \"plan_last_change_percent\": %.4f,\n",
-            h->pass_count ? h->pass_count : 1, h->pass_off_ppm / 1e4);
+    fprintf(out,
+            "  \"plan_passes\": %u,\n  \"plan_last_change_percent\": %.4f,\n"
+            "  \"plan_stretch_percent\": %.4f,\n",
+            h->pass_count ? h->pass_count : 1, h->pass_off_ppm / 1e4,
+            h->stretch_ppm / 1e4);
     fprintf(out,
             "  \"standin_operations\": %" PRIu64 ",\n  \"standin_bytes\": %" PRIu64
             ",\n  \"late_messages\": %" PRIu64 ",\n  \"late_max_ns\": %" PRIu64

@@ -181,6 +181,19 @@ static void settled(const struct report *r, FILE *out)
             h->pass_count, h->pass_off_ppm / 1e4);
 }
 
+/* What ranks lose to each other that the target's, with a CPU each, do not lose. */
+static void shared(const struct report *r, FILE *out)
+{
+    uint32_t ppm = crystal_profile_head(r->profile)->stretch_ppm;
+
+    if (ppm)
+        fprintf(out,
+                "- Ranks share CPUs here and keep each other from them. The plan has "
+                "that time:\n  it is in the computation, stretched by %.1f %% beyond "
+                "what was measured.\n",
+                ppm / 1e4);
+}
+
 static void left(const struct report *r, FILE *out)
 {
     for (uint32_t i = 0; i < r->layout.sandbox_count; i++) {
@@ -208,6 +221,7 @@ static void deviations(const struct report *r, FILE *out)
 
     fprintf(out, "\nWhere this run differs from the real job:\n");
     settled(r, out);
+    shared(r, out);
     if (r->standin_ops)
         fprintf(out,
                 "- %" PRIu64 " operation%s (%s) met stand-ins of virtual ranks' data: "

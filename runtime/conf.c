@@ -66,7 +66,7 @@ static const struct key {
      "bandwidth of one NIC of the target, 0 for infinitely fast"},
     {"wire.latency", TYPE_DURATION, FIELD(wire_latency_ns), "50us",
      "time that a message travels between two NICs of the target"},
-    {"plan.passes", TYPE_COUNT, FIELD(plan_passes), "3",
+    {"plan.passes", TYPE_COUNT, FIELD(plan_passes), "4",
      "how often plan measures at most: at once, then in the time that it has composed"},
     {"plan.tolerance", TYPE_PERCENT, FIELD(plan_tolerance_ppm), "2%",
      "plan ends when two passes compose iterations that differ by less"},

@@ -50,7 +50,10 @@ struct crystal_profile_head {
     uint32_t pass_count;            /* of plan, 0 = one */
     int32_t pass_off_ppm; /* by how much the last pass composed a longer iteration of
                              the sandbox than the one before */
-    uint64_t reserved[6];
+    uint32_t stretch_ppm; /* gaps are longer by this than measured, for ranks that share
+                             CPUs keep each other from them in communication, too */
+    uint32_t zero;
+    uint64_t reserved[5];
 };
 _Static_assert(sizeof(struct crystal_profile_head) == 128, "frozen");
 

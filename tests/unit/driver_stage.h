@@ -14,7 +14,7 @@
 
 #include <time.h>
 
-static const struct crystal_compose_before first_pass;
+static const struct crystal_compose_pass first_pass;
 
 static inline uint64_t now(void)
 {

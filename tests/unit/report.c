@@ -15,7 +15,7 @@
 #include <errno.h>
 
 /* An all-reduce and the wait for it. */
-static const struct crystal_compose_before first_pass;
+static const struct crystal_compose_pass first_pass;
 /* Calls before the iterations: a broadcast, and with two an all-reduce behind it; what
  * the runs do. */
 static bool begins_with_two;

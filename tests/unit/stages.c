@@ -42,7 +42,7 @@ static void plan_measures(void)
     capture_and_graph();
     CHECK_EQ(finish(start_stage("plan", "--iterations 8 " OPTIONS)), 0);
     CHECK_HAS(output, "crystal: plan: 4 of 16 ranks\n");
-    CHECK_HAS(output, "crystal: plan: pass 2 of at most 3, in the time of the one ");
+    CHECK_HAS(output, "crystal: plan: pass 2 of at most 4, in the time of the one ");
     CHECK_HAS(output, "crystal: plan: measured 4 of 16 ranks, composed ");
     all_traces_are_sealed("plan");
     nothing_is_left();
