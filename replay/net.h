@@ -54,6 +54,7 @@ struct crystal_net_module {
     struct crystal_backend *backend; /* between real ranks; NULL: our own TCP */
     struct crystal_wire wire;
     unsigned nic_count;                          /* 1 .. CRYSTAL_NICS_MAX */
+    char *nic_paths[CRYSTAL_NICS_MAX];           /* in sysfs, NULL: none; owned */
     struct crystal_nic nics[CRYSTAL_NICS_MAX];   /* egress of each */
     struct crystal_link links[CRYSTAL_NICS_MAX]; /* ingress */
     uint32_t lrank;                              /* UINT32_MAX if unknown */

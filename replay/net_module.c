@@ -166,6 +166,35 @@ static int copiers_init(struct crystal_net_module *m, struct crystal_error *err)
     return 0;
 }
 
+/* Where the NICs are in sysfs. */
+static int pci_read(char *paths[CRYSTAL_NICS_MAX], unsigned count,
+                    struct crystal_error *err)
+{
+    const char *text = getenv(CRYSTAL_ENV_NIC_PCI);
+    char link[64];
+
+    if (!text || !*text)
+        return 0;
+    if (crystal_target_pci_count(text) != (int)count)
+        return crystal_error_set(err, EINVAL,
+                                 CRYSTAL_ENV_NIC_PCI ": '%s' are no PCI addresses of "
+                                                     "%u NICs",
+                                 text, count);
+    for (unsigned i = 0; i < count; i++) {
+        int length = (int)strcspn(text, ",");
+
+        (void)snprintf(link, sizeof link, "/sys/bus/pci/devices/%.*s", length, text);
+        paths[i] = realpath(link, NULL);
+        if (!paths[i])
+            return crystal_error_set(err, ENODEV,
+                                     CRYSTAL_ENV_NIC_PCI ": no PCI device %.*s here "
+                                                         "(nic.pci in crystal.yaml)",
+                                     length, text);
+        text += length + 1;
+    }
+    return 0;
+}
+
 static int module_init(struct crystal_net_module *m, struct crystal_error *err)
 {
     const char *run_dir = getenv(CRYSTAL_ENV_RUN_DIR);
@@ -179,6 +208,8 @@ static int module_init(struct crystal_net_module *m, struct crystal_error *err)
         choice_read(CRYSTAL_ENV_SHARE, "1", "0", &m->is_sharing, err))
         return -err->code;
     if (nics_read(&m->nic_count, err))
+        return -err->code;
+    if (pci_read(m->nic_paths, m->nic_count, err))
         return -err->code;
     if (backend && *backend && !(m->backend = crystal_backend_open(backend, err)))
         return -err->code;

@@ -50,8 +50,8 @@ struct crystal_link_rings {
     uint32_t graph_channels, ring_count, nranks, alone;
 };
 
-/* A communicator that was made of another, from its owner: the bytes of its name and its
- * members, logical ranks by crank (u32), follow. */
+/* A communicator that was made of another, from its owner: the bytes of its name and
+ * its members, logical ranks by crank (u32), follow. */
 struct crystal_link_child {
     uint64_t comm_id;
     uint32_t name_bytes, member_count;

@@ -117,6 +117,7 @@ static ncclResult_t net_properties(int dev, ncclNetProperties_v11_t *props)
     /* the same text at every call, so that threads may write it at once */
     (void)snprintf(names[dev], NAME_BYTES, "crystal%d", dev);
     props->name = names[dev];
+    props->pciPath = module->nic_paths[dev];
     props->guid = FIRST_GUID + (uint64_t)dev;
     props->ptrSupport = NCCL_PTR_HOST | (module->has_device ? NCCL_PTR_CUDA : 0);
     props->speed = speed_mbps(&module->wire);

@@ -28,14 +28,27 @@ enum type {
     TYPE_NO, /* a flag that is 1 for no */
     TYPE_NICS,
     TYPE_FLAG,
-    TYPE_FILE
+    TYPE_FILE,
+    TYPE_PCI
 };
 
-static const char *const type_names[] = {
-    "yes or no", "count",       "bandwidth", "duration",           "percentage",
-    "size",      "port range",  "log level", "list of names",      "text",
-    "version",   "host or gpu", "yes or no", "count from 1 to 32", "yes or no",
-    "file"};
+static const char *const type_names[] = {"yes or no",
+                                         "count",
+                                         "bandwidth",
+                                         "duration",
+                                         "percentage",
+                                         "size",
+                                         "port range",
+                                         "log level",
+                                         "list of names",
+                                         "text",
+                                         "version",
+                                         "host or gpu",
+                                         "yes or no",
+                                         "count from 1 to 32",
+                                         "yes or no",
+                                         "file",
+                                         "list of PCI addresses"};
 
 /* An empty default leaves a number 0: there is no limit, nothing is asked for.
  * The default network is that of an ordinary 10 Gbit/s cluster: slow enough that a
@@ -80,6 +93,9 @@ static const struct key {
      "whether virtual ranks' floating-point messages have contents; no is for times"},
     {"nic.count", TYPE_NICS, FIELD(target.nic_count), "1",
      "NICs of a node of the target that NCCL sees, crystal0 and so on"},
+    {"nic.pci", TYPE_PCI, offsetof(struct crystal_conf, target.nic_pci), "",
+     "where these are in the sandbox's machine, as 0000:18:00.0,...; empty: far from "
+     "it"},
     {"nic.topology", TYPE_FILE, FIELD(target.topology), "",
      "NCCL's topology file of the target's node, as NCCL_TOPO_FILE; empty: none"},
     {"nic.backend", TYPE_FILE, offsetof(struct crystal_conf, target.backend), "",
@@ -316,6 +332,10 @@ static int set_value(struct crystal_conf *conf, const struct key *key, const cha
         return set_level(field, text);
     case TYPE_NAMES:
         return crystal_words_split(field, text, " \t,");
+    case TYPE_PCI:
+        if (*text && crystal_target_pci_count(text) < 0)
+            return -EINVAL;
+        /* fallthrough */
     case TYPE_FILE:
     case TYPE_TEXT:
         return set_text(field, text);

@@ -59,6 +59,9 @@
 /* Plugin: how many NICs NCCL sees, crystal0 and so on, each of the wire's speed;
  * unset = 1. */
 #define CRYSTAL_ENV_NICS "CRYSTAL_NICS"
+/* Plugin: where those NICs are in this machine, PCI addresses (0000:18:00.0) with commas,
+ * one for each; unset = nowhere, NCCL takes them for far from every GPU. */
+#define CRYSTAL_ENV_NIC_PCI "CRYSTAL_NIC_PCI"
 /* Plugin: another NCCL net plugin (a path, NET v11) for connections between real ranks;
  * unset = our own TCP. */
 #define CRYSTAL_ENV_NET_BACKEND "CRYSTAL_NET_BACKEND"

@@ -30,6 +30,22 @@ int crystal_target_version_parse(const char *text, uint32_t *ret)
     return 0;
 }
 
+int crystal_target_pci_count(const char *text)
+{
+    int count = 0, end = 0;
+    unsigned part[4];
+
+    do {
+        if (sscanf(text, "%4x:%2x:%2x.%1x%n", &part[0], &part[1], &part[2], &part[3],
+                   &end) != 4 ||
+            (text[end] && text[end] != ',') || (text[end] == ',' && !text[end + 1]))
+            return -EINVAL;
+        text += end + (text[end] == ',');
+        count++;
+    } while (*text);
+    return count;
+}
+
 static void print_text(FILE *out, const char *key, const char *text,
                        void (*print_quoted)(FILE *out, const char *text))
 {
@@ -48,6 +64,7 @@ void crystal_target_print(const struct crystal_target *target, FILE *out,
                   "valueless: %d\nnic:\n  count: %u\n",
                   target->nccl_version, target->nccl_untested, target->gpu_buffers,
                   target->is_valueless, target->nic_count);
+    print_text(out, "pci", target->nic_pci, print_quoted);
     print_text(out, "topology", target->topology, print_quoted);
     print_text(out, "backend", target->backend, print_quoted);
 }
@@ -68,6 +85,10 @@ void crystal_target_each_env(const struct crystal_target *target,
         (void)snprintf(text, sizeof text, CRYSTAL_ENV_NICS "=%u", target->nic_count);
         add(context, text);
     }
+    if (target->nic_pci) {
+        (void)snprintf(text, sizeof text, CRYSTAL_ENV_NIC_PCI "=%s", target->nic_pci);
+        add(context, text);
+    }
     if (target->topology) {
         (void)snprintf(text, sizeof text, "NCCL_TOPO_FILE=%s", target->topology);
         add(context, text);
@@ -83,9 +104,11 @@ int crystal_target_copy(const struct crystal_target *target, struct crystal_targ
 {
     struct crystal_target copy = *target;
 
+    copy.nic_pci = target->nic_pci ? strdup(target->nic_pci) : NULL;
     copy.topology = target->topology ? strdup(target->topology) : NULL;
     copy.backend = target->backend ? strdup(target->backend) : NULL;
-    if ((target->topology && !copy.topology) || (target->backend && !copy.backend)) {
+    if ((target->nic_pci && !copy.nic_pci) || (target->topology && !copy.topology) ||
+        (target->backend && !copy.backend)) {
         crystal_target_fini(&copy);
         return -ENOMEM;
     }
@@ -95,6 +118,7 @@ int crystal_target_copy(const struct crystal_target *target, struct crystal_targ
 
 void crystal_target_fini(struct crystal_target *target)
 {
+    free(target->nic_pci);
     free(target->topology);
     free(target->backend);
     *target = (struct crystal_target){0};

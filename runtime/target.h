@@ -20,10 +20,14 @@ struct crystal_target {
     int gpu_buffers;       /* NCCL's network buffers are on the GPU */
     int is_valueless;      /* no contents of virtual ranks' floating-point messages */
     uint32_t nic_count;    /* NICs of a node that a rank sees, 1 .. CRYSTAL_NICS_MAX */
+    char *nic_pci;         /* PCI addresses with commas; NULL: none; owned */
     char *topology;        /* NCCL's topology file; NULL: none; owned */
     char *backend;         /* net plugin between real ranks; NULL: TCP; owned */
 };
 
+/* PCI addresses (0000:18:00.0) with commas: how many there are, -EINVAL where one is
+ * none. */
+int crystal_target_pci_count(const char *text);
 /* "2.28.9" -> 22809; "newest" -> 0. 0 or -EINVAL. */
 int crystal_target_version_parse(const char *text, uint32_t *ret);
 /* Sections of layout.yaml: prints what is not the default; reads the same. */

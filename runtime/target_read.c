@@ -61,7 +61,8 @@ int crystal_target_read(const struct crystal_yaml_map *map, const char *path,
                                      .gpu_buffers = (int)buffers,
                                      .is_valueless = (int)valueless,
                                      .nic_count = nics};
-    if (words(map, "nic.topology", &target.topology, path, err) ||
+    if (words(map, "nic.pci", &target.nic_pci, path, err) ||
+        words(map, "nic.topology", &target.topology, path, err) ||
         words(map, "nic.backend", &target.backend, path, err)) {
         crystal_target_fini(&target);
         return -ENOMEM;
