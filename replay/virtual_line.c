@@ -15,18 +15,17 @@
 
 /* --- what a message is made of --- */
 
-void crystal_line_source(const struct crystal_ring_op *op, uint32_t place, uint32_t run,
+void crystal_line_source(const struct crystal_ring_op *op,
+                         const struct crystal_vt_path *path, uint32_t place,
                          uint64_t index, struct crystal_line_source *ret)
 {
-    const uint32_t n = op->nranks;
+    const uint32_t n = op->nranks, run = path->run;
+    const uint64_t step = (index >> (path->slices - 1)) % path->steps;
     struct crystal_line_source s = {0};
-    struct crystal_vt_path path;
-    uint64_t step, passed;
+    uint64_t passed;
 
-    crystal_vt_path(op, place, run, &path);
-    step = index / path.slices % path.steps;
-    s.has_copy = path.is_ring ? step >= run : path.has_sender;
-    s.copy_index = index - (path.is_ring ? (uint64_t)run * path.slices : 0);
+    s.has_copy = path->is_ring ? step >= run : path->has_sender;
+    s.copy_index = index - (path->is_ring ? (uint64_t)run * path->slices : 0);
     s.count = run;
     switch (op->func) {
     case CRYSTAL_FUNC_ALLREDUCE:
@@ -43,7 +42,7 @@ void crystal_line_source(const struct crystal_ring_op *op, uint32_t place, uint3
         s.count = s.has_copy ? run : (uint32_t)step + 1;
         break;
     case CRYSTAL_FUNC_REDUCE:
-        s.count = path.reach;
+        s.count = path->reach;
         break;
     default: /* blocks are passed on as they are */
         s.is_block = !s.has_copy;
@@ -65,7 +64,7 @@ int crystal_line_is_passed(const struct crystal_vt_path *path, uint64_t index)
     if (!path->has_sender)
         return 0;
     return !path->is_ring ||
-           index / path->slices % path->steps + path->run < path->steps;
+           (index >> (path->slices - 1)) % path->steps + path->run < path->steps;
 }
 
 /* --- lines --- */
@@ -385,8 +384,8 @@ static int put_init(struct line_put *put, struct crystal_lines *lines,
             (unsigned long long)line->taken);
     crystal_ring_message(&next->ring, next->place->place, 0, next->index,
                          &put->message);
-    crystal_line_source(&next->ring, next->place->place, next->place->run_before,
-                        next->index, &put->source);
+    crystal_line_source(&next->ring, &line->vt.path, next->place->place, next->index,
+                        &put->source);
     put->bytes = (uint64_t)put->message.elts * next->ring.elt_bytes;
     put->wire_bytes = crystal_form_bytes(next->ring.proto, put->bytes);
     if (put->wire_bytes > room)

@@ -20,8 +20,8 @@
 
 #include <stdint.h>
 
-/* What the index-th message that the one at `place` receives behind a run of virtual
- * ranks is made of: a copy of a's message copy_index, or nothing yet, reduced with the
+/* What the index-th message that the one at `place` receives at the end of `path` is
+ * made of: a copy of a's message copy_index, or nothing yet, reduced with the
  * contributions of `count` virtual ranks from place `first` on (in ring order);
  * is_block: the bytes of the rank at place `first` as they are. */
 struct crystal_line_source {
@@ -31,7 +31,8 @@ struct crystal_line_source {
     uint64_t copy_index;
     uint32_t first, count;
 };
-void crystal_line_source(const struct crystal_ring_op *op, uint32_t place, uint32_t run,
+void crystal_line_source(const struct crystal_ring_op *op,
+                         const struct crystal_vt_path *path, uint32_t place,
                          uint64_t index, struct crystal_line_source *ret);
 /* Whether the bytes of a's message reach b, or only its time matters. */
 int crystal_line_is_passed(const struct crystal_vt_path *path, uint64_t index);

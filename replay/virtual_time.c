@@ -44,7 +44,7 @@ void crystal_vt_path(const struct crystal_ring_op *op, uint32_t crank, uint32_t 
 /* Step within the loop, and whether a virtual rank starts the message. */
 static uint64_t step_of(const struct crystal_vt_path *path, uint64_t g)
 {
-    return g / path->slices % path->steps;
+    return (g >> (path->slices - 1)) % path->steps; /* slices: 1 or 2 */
 }
 
 static int is_started_virtually(const struct crystal_vt_path *path, uint64_t g)

@@ -402,6 +402,60 @@ static void first_sleeper(int to_peer)
     CHECK(crystal_now_ns() < start + 900000000);
 }
 
+/* More than the memory holds, before the receiver takes any. */
+#define FULL_BYTES    (CRYSTAL_SHARE_BYTES / 16)
+#define FULL_MESSAGES 40U
+
+static void filling_sender(int to_peer)
+{
+    unsigned char *data = malloc(FULL_BYTES);
+    void *end, *request = NULL;
+    unsigned sent = 0;
+    struct rank r;
+
+    CHECK(rank_init(&r, COMM, 2, 0));
+    end = harness_connect(&r, to_peer);
+    for (; sent < FULL_MESSAGES; sent++) {
+        memset(data, (int)sent, FULL_BYTES);
+        if (sent <= 16)
+            CHECK_EQ(
+                NET->isend(end, data, FULL_BYTES, 0, harness_memory, NULL, &request),
+                ncclSuccess);
+        CHECK_EQ(request == NULL, sent >= 16);
+        if (sent == 16)
+            CHECK_EQ(write(to_peer, "g", 1), 1);
+        if (sent >= 16) /* sleeps until the receiver has taken some */
+            request = post_send(end, data, FULL_BYTES, NULL);
+        CHECK_EQ(finish(request, NULL), ncclSuccess);
+        request = NULL;
+    }
+    CHECK_EQ(read(to_peer, data, 1), 1);
+    free(data);
+    (void)NET->closeSend(end);
+    rank_fini(&r);
+}
+
+static void late_taker(int to_peer)
+{
+    unsigned char *data = calloc(1, FULL_BYTES);
+    struct rank r;
+    void *end;
+    char go;
+
+    CHECK(rank_init(&r, COMM, 2, 1));
+    end = harness_accept(&r, to_peer);
+    CHECK_EQ(read(to_peer, &go, 1), 1);
+    for (unsigned i = 0; i < FULL_MESSAGES; i++) {
+        CHECK_EQ(finish(post_recv(end, data, FULL_BYTES, NULL), NULL), ncclSuccess);
+        CHECK_EQ(data[0], i);
+        CHECK_EQ(data[FULL_BYTES - 1], i);
+    }
+    CHECK_EQ(write(to_peer, "g", 1), 1);
+    free(data);
+    (void)NET->closeRecv(end);
+    rank_fini(&r);
+}
+
 static void shares_memory(void)
 {
     unsigned before = shared_files();
@@ -417,6 +471,7 @@ static void shares_memory(void)
     harness_spins = false;
     run_two(large_sender, small_receiver);
     run_two(slow_sender, first_sleeper);
+    run_two(filling_sender, late_taker);
     run_two(dying_peer, survivor);
     run_two(brief_sender, late_opener);
     run_two(idle_offer, gone_receiver);
