@@ -124,6 +124,7 @@ static int algo(struct crystal_what_if *w, const char *text)
     char known[32];
 
     w->algos = crystal_transfer_algos(text);
+    w->has_algos = 1;
     (void)snprintf(
         known, sizeof known, "%s%s%s", w->algos & CRYSTAL_TRANSFER_TREE ? "tree" : "",
         w->algos == (CRYSTAL_TRANSFER_TREE | CRYSTAL_TRANSFER_PAT) ? "," : "",

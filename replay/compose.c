@@ -9,6 +9,7 @@
 #include "replay/compose_internal.h"
 
 #include "replay/overhead.h"
+#include "replay/ways.h"
 #include "runtime/filehead.h"
 #include "runtime/graph_build.h"
 #include "runtime/iteration.h"
@@ -95,6 +96,21 @@ static double iteration_ns(const struct crystal_trace *t, const uint64_t *marks,
     return (double)(t->ops[end].t_ns - t->ops[marks[0]].t_ns) / count;
 }
 
+/* How the collectives of the last iteration were done, as the rank's net plugin saw it.
+ */
+static int ways_add(struct compose *c, uint32_t lrank, const struct crystal_trace *t,
+                    const uint64_t marks[2], struct crystal_program *p,
+                    struct crystal_error *err)
+{
+    char path[PATH_MAX], name[32];
+    int code;
+
+    (void)snprintf(name, sizeof name, "plan/%u.run", lrank);
+    code = path_of(c, path, name, err);
+    return code ? code
+                : crystal_ways_add(path, c->graph, t, marks[0], marks[1], p, err);
+}
+
 /* One measured rank's trace. */
 static int measure_rank(struct compose *c, uint32_t slice, uint32_t index,
                         struct crystal_overhead *o, uint64_t *parent,
@@ -129,6 +145,8 @@ static int measure_rank(struct compose *c, uint32_t slice, uint32_t index,
     if (!code)
         code = crystal_measure_add(&c->measures[rep], c->programs[rep], t->ops,
                                    t->op_count, marks, mark_count, first, err);
+    if (!code)
+        code = ways_add(c, lrank, t, marks + mark_count - 2, c->programs[rep], err);
     if (!code)
         code = crystal_overhead_add(o, c->graph, slice, lrank, t->ops, t->op_count,
                                     marks[first], err);
@@ -223,6 +241,8 @@ static int summarise(struct compose *c, struct crystal_error *err)
         for (uint32_t k = 0; k < m->instr_count; k++) {
             struct crystal_profile_op *op = &c->ops[c->reps[i].op_first + k];
 
+            if (c->programs[i]->instrs[k].kind == CRYSTAL_OP_COLL)
+                op->way = c->programs[i]->instrs[k].flags & CRYSTAL_OP_WAY_MASK;
             for (uint32_t s = 0; s < m->sample_count; s++)
                 column[s] = m->gap_ns[(size_t)s * m->instr_count + k];
             (void)crystal_measure_spread(column, m->sample_count, &op->gap_ns,

@@ -148,7 +148,10 @@ static int open_files(struct crystal_driver *d,
         if (!d->programs[i])
             return -EINVAL;
     }
-    return crystal_profile_check(d->profile, d->graph, d->programs, err);
+    if (crystal_profile_check(d->profile, d->graph, d->programs, err))
+        return -EINVAL;
+    crystal_profile_ways(d->profile, d->programs);
+    return 0;
 }
 
 static int make_timeline(struct crystal_driver *d, struct crystal_error *err)

@@ -139,3 +139,16 @@ void crystal_file_unmap(struct crystal_file_view *view)
     if (view)
         memset(view, 0, sizeof *view);
 }
+
+uint32_t crystal_filehead_version(const char *path)
+{
+    struct crystal_filehead head = {.version = 0};
+    int fd = crystal_infile_open(path, NULL, NULL);
+
+    if (fd < 0)
+        return 0;
+    if (read(fd, &head, sizeof head) != (ssize_t)sizeof head)
+        head.version = 0;
+    (void)close(fd); /* only read */
+    return head.version;
+}

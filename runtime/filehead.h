@@ -65,5 +65,8 @@ struct crystal_file_view {
 int crystal_file_map(const char *path, const char *magic, uint32_t version,
                      struct crystal_file_view *ret_view, struct crystal_error *err);
 void crystal_file_unmap(struct crystal_file_view *view);
+/* The version that the file's header tells, for those who read several; 0 where it has
+ * none. Mapping it says what is wrong. */
+uint32_t crystal_filehead_version(const char *path);
 
 #endif

@@ -6,7 +6,6 @@
 #include "runtime/graph_internal.h"
 
 #include "runtime/graph_pack.h"
-#include "runtime/infile.h"
 
 #include <errno.h>
 #include <stdbool.h>
@@ -302,17 +301,10 @@ static int check_contributions(const struct crystal_graph *g, struct crystal_err
 /* The version to ask for: that of the file where it is one of ours. */
 static uint32_t version_of(const char *path)
 {
-    struct crystal_filehead head = {.version = 0};
-    int fd = crystal_infile_open(path, NULL, NULL); /* mapping it says what is wrong */
+    uint32_t version = crystal_filehead_version(path);
 
-    if (fd >= 0) {
-        if (read(fd, &head, sizeof head) != (ssize_t)sizeof head)
-            head.version = 0;
-        (void)close(fd); /* only read */
-    }
-    return head.version >= CRYSTAL_GRAPH_VERSION &&
-                   head.version < CRYSTAL_GRAPH_VERSION_WAYS
-               ? head.version
+    return version >= CRYSTAL_GRAPH_VERSION && version < CRYSTAL_GRAPH_VERSION_WAYS
+               ? version
                : CRYSTAL_GRAPH_VERSION_WAYS;
 }
 

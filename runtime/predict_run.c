@@ -188,6 +188,7 @@ static int run(struct crystal_prediction *pr, const struct crystal_what_if *w,
     config.jitter_ppm = w->jitter_ppm;
     config.one_queue = w->one_queue;
     config.nics = w->shared_nics ? CRYSTAL_NICS_OF_ALL : CRYSTAL_NICS_OF_GROUPS;
+    config.ignores_algos = w->has_algos;
     config.seed = w->seed;
     config.scale_ppm = scale;
     config.is_outside = w->dead_count ? dead : NULL;

@@ -26,6 +26,7 @@ struct crystal_what_if {
     int shared_nics;         /* all that a rank sends shares its NIC */
     int one_queue;           /* all streams of a rank share one hardware queue */
     uint32_t algos;          /* enum crystal_transfer_algo, 0: rings */
+    int has_algos;           /* they come before what records tell */
     uint32_t ranks_per_node; /* where the graph does not tell it, 0: unknown; links need
                                 it */
 };

@@ -99,6 +99,12 @@ bad:
                              path);
 }
 
+/* The version to ask for: that of the file where it is one of ours. */
+static uint32_t version_of(const char *path)
+{
+    return crystal_filehead_version(path) == 1 ? 1 : CRYSTAL_PROFILE_VERSION;
+}
+
 struct crystal_profile *crystal_profile_open(const char *path,
                                              struct crystal_error *err)
 {
@@ -108,7 +114,7 @@ struct crystal_profile *crystal_profile_open(const char *path,
         (void)crystal_error_set(err, ENOMEM, "%s: out of memory", path);
         return NULL;
     }
-    if (crystal_file_map(path, CRYSTAL_PROFILE_MAGIC, CRYSTAL_PROFILE_VERSION, &p->view,
+    if (crystal_file_map(path, CRYSTAL_PROFILE_MAGIC, version_of(path), &p->view,
                          err)) {
         if (err && err->code == ENOENT)
             (void)crystal_error_set(
@@ -168,6 +174,15 @@ struct crystal_transfer_wire crystal_profile_wire(const struct crystal_profile *
                                          .op_overhead_ns = p->head->op_overhead_ns};
 
     return wire;
+}
+
+void crystal_profile_ways(const struct crystal_profile *p,
+                          struct crystal_program *const *programs)
+{
+    for (uint32_t i = 0; i < p->head->rep_count; i++)
+        for (uint32_t k = 0; k < programs[i]->instr_count; k++)
+            crystal_program_tell(&programs[i]->instrs[k],
+                                 crystal_profile_ops(p, i)[k].way);
 }
 
 int crystal_profile_check(const struct crystal_profile *p,

@@ -54,6 +54,15 @@ struct crystal_program {
     uint32_t pair_count;
 };
 
+/* Of a COLL: it is done this way (CRYSTAL_OP_WAY, 0: not known), whatever its record
+ * says; other kinds stay what they are. */
+static inline void crystal_program_tell(struct crystal_instr *in, uint8_t way)
+{
+    if (in->kind == CRYSTAL_OP_COLL && way & CRYSTAL_OP_WAY_MASK)
+        in->flags =
+            (uint8_t)((in->flags & ~CRYSTAL_OP_WAY_MASK) | (way & CRYSTAL_OP_WAY_MASK));
+}
+
 /* Is this record issued by the host thread, and so an instruction? */
 int crystal_program_is_instr(const struct crystal_op *op);
 

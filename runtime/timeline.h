@@ -74,6 +74,7 @@ struct crystal_timeline_config {
     int one_queue; /* all streams of a rank share one hardware queue: work begins in the
                       order in which the host issues it */
     enum crystal_timeline_nics nics;
+    int ignores_algos;   /* of records: all are as the wire says */
     int is_untimed;      /* only who waits for whom: transfers take no time */
     uint64_t iterations; /* to run; 0: for ever */
     uint64_t

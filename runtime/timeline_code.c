@@ -124,6 +124,13 @@ static bool is_same_call(const struct tl_call *a, const struct tl_call *b)
            a->root == b->root && a->count == b->count && a->way == b->way;
 }
 
+static uint8_t way_of(const struct crystal_timeline *t, const struct crystal_instr *in)
+{
+    return t->config.ignores_algos
+               ? CRYSTAL_OP_WAY(CRYSTAL_OP_ALGO_UNKNOWN, CRYSTAL_OP_PROTO(in->flags))
+               : in->flags & CRYSTAL_OP_WAY_MASK;
+}
+
 static int call_index(struct compile *c, const struct crystal_instr *in, uint32_t *ret)
 {
     struct crystal_timeline *t = c->t;
@@ -135,7 +142,7 @@ static int call_index(struct compile *c, const struct crystal_instr *in, uint32_
                        crystal_graph_comm_of(t->config.graph, lrank, in->local), &comm);
     call = (struct tl_call){.func = in->func,
                             .dtype = in->dtype,
-                            .way = in->flags & CRYSTAL_OP_WAY_MASK,
+                            .way = way_of(t, in),
                             .nranks = comm.nranks,
                             .root = in->peer,
                             .count = in->count};

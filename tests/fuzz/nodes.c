@@ -133,7 +133,7 @@ static void board_make(void)
 struct node {
     struct crystal_links *links;
     struct node_far far;
-    struct crystal_proxy proxy;
+    struct crystal_proxy *proxy;
     struct crystal_driver driver;
 };
 
@@ -209,18 +209,21 @@ static void node_make(struct node *n)
     memset(n, 0, sizeof *n);
     board_make();
     links_make(n);
-    n->proxy.board = board;
-    n->proxy.layout = &layout;
-    n->proxy.messages = proxy_layout_find(0, false, NULL);
-    n->proxy.comms_end = &n->proxy.comms;
-    n->proxy.epoll_fd = -1;
-    n->proxy.is_detached = true;
-    (void)pthread_mutex_init(&n->proxy.lock, NULL);
+    n->proxy = calloc(1, sizeof *n->proxy);
+    if (!n->proxy)
+        abort();
+    n->proxy->board = board;
+    n->proxy->layout = &layout;
+    n->proxy->messages = proxy_layout_find(0, false, NULL);
+    n->proxy->comms_end = &n->proxy->comms;
+    n->proxy->epoll_fd = -1;
+    n->proxy->is_detached = true;
+    (void)pthread_mutex_init(&n->proxy->lock, NULL);
     driver_make(n);
     n->far.links = n->links;
     n->far.board = board;
     n->far.listen_fd = -1;
-    atomic_store(&n->far.proxy, &n->proxy);
+    atomic_store(&n->far.proxy, n->proxy);
     atomic_store(&n->far.driver, &n->driver);
 }
 
@@ -233,8 +236,7 @@ static void node_end(struct node *n)
     free(n->driver.comms);
     free(n->driver.inbox);
     free(n->driver.letters);
-    while (n->proxy.comms)
-        proxy_comm_remove(n->proxy.comms);
+    crystal_proxy_destroy(n->proxy);
 }
 
 static void rounds(struct node *n)

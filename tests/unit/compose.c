@@ -5,6 +5,8 @@
 
 #include "replay/compose.h"
 #include "replay/measure.h"
+#include "replay/run_record.h"
+#include "runtime/blockfile.h"
 #include "runtime/profile_file.h"
 
 #include "tests/check.h"
@@ -66,6 +68,30 @@ static void plan(struct job *j)
      * ns later than its messages need */
     rank(j, "plan", 0, first0, 4000, ALONE_NS + 1400, 32768);
     rank(j, "plan", 1, first1, 2000, ALONE_NS + 1400, 32768);
+}
+
+/* What the net plugin of a rank saw: all calls, by tree with LL. */
+static void saw(const struct job *j, uint32_t lrank, uint8_t func)
+{
+    static const struct crystal_blockfile_kind kind = CRYSTAL_RUN_KIND;
+    struct crystal_block_writer *w;
+    char path[160];
+
+    job_path(j, path, sizeof path, "plan/%u.run", lrank);
+    w = crystal_block_create(path, &kind, lrank, 0, &job_err);
+    JOB_MUST(!w);
+    for (uint64_t i = 6; i-- > 0;) { /* in any order */
+        struct crystal_run_record r = {
+            .order = i,
+            .func = func,
+            .nranks = 2,
+            .way = CRYSTAL_OP_WAY(i % 2 ? CRYSTAL_OP_ALGO_RING : CRYSTAL_OP_ALGO_TREE,
+                                  CRYSTAL_OP_PROTO_LL)};
+
+        crystal_block_append(w, &r);
+    }
+    JOB_MUST(crystal_block_close(w, &job_err));
+    JOB_MUST(crystal_block_seal(path, &kind, &job_err));
 }
 
 static struct crystal_profile *composed(const struct job *j)
@@ -419,34 +445,80 @@ static void refuses_every_cut(void)
     job_end(&j);
 }
 
-/* The bytes of version 1 are frozen: the golden file is still read.
- * CRYSTAL_TEST_UPDATE=1 writes it anew. */
+/* The bytes of both versions are frozen: the golden files are still read.
+ * CRYSTAL_TEST_UPDATE=1 writes the newer one anew. */
 static void golden(void)
 {
     const char *srcdir = getenv("CRYSTAL_SRCDIR");
     struct crystal_profile *p;
     char path[4096];
 
-    (void)snprintf(path, sizeof path, "%s/tests/data/profile-v1",
-                   srcdir ? srcdir : ".");
-    if (getenv("CRYSTAL_TEST_UPDATE")) {
-        char command[4400];
-        struct job j;
+    for (int version = 1; version <= 2; version++) {
+        (void)snprintf(path, sizeof path, "%s/tests/data/profile-v%d",
+                       srcdir ? srcdir : ".", version);
+        if (version == 2 && getenv("CRYSTAL_TEST_UPDATE")) {
+            char command[4400];
+            struct job j;
 
-        capture(&j);
-        plan(&j);
-        crystal_profile_close(composed(&j));
-        (void)snprintf(command, sizeof command, "cp '%s/job.profile' '%s'", j.dir,
-                       path);
-        JOB_MUST(system(command) != 0);
-        job_end(&j);
+            capture(&j);
+            plan(&j);
+            crystal_profile_close(composed(&j));
+            (void)snprintf(command, sizeof command, "cp '%s/job.profile' '%s'", j.dir,
+                           path);
+            JOB_MUST(system(command) != 0);
+            job_end(&j);
+        }
+        p = crystal_profile_open(path, &job_err);
+        JOB_MUST(!p);
+        CHECK_EQ(crystal_profile_head(p)->overhead_ns, 700);
+        CHECK_EQ(crystal_profile_rep(p, 1)->lrank, 1);
+        CHECK_EQ(crystal_profile_iteration(p, 3)->p90_ns, 12000 + 2 * (ALONE_NS + 700));
+        CHECK_EQ(crystal_profile_ops(p, 0)[0].way, 0);
+        crystal_profile_close(p);
     }
-    p = crystal_profile_open(path, &job_err);
-    JOB_MUST(!p);
-    CHECK_EQ(crystal_profile_head(p)->overhead_ns, 700);
-    CHECK_EQ(crystal_profile_rep(p, 1)->lrank, 1);
-    CHECK_EQ(crystal_profile_iteration(p, 3)->p90_ns, 12000 + 2 * (ALONE_NS + 700));
-    crystal_profile_close(p);
+}
+
+/* The profile tells how collectives were done, and they are composed so: LL takes twice
+ * the bytes. Records of other calls tell nothing. */
+static void keeps_ways(void)
+{
+    struct crystal_program *program;
+    struct crystal_profile *p;
+    struct crystal_graph *g;
+    uint64_t composed_ns[2];
+    char path[160];
+    struct job j;
+    uint32_t tp, dp;
+
+    capture(&j);
+    plan(&j);
+    job_path(&j, path, sizeof path, "job.graph");
+    g = crystal_graph_open(path, &job_err);
+    JOB_MUST(!g);
+    program = crystal_program_create(g, 0, &job_err);
+    JOB_MUST(!program);
+    tp = instr_of(program, CRYSTAL_OP_COLL, 0);
+    dp = instr_of(program, CRYSTAL_OP_COLL, 1);
+    for (int fits = 0; fits < 2; fits++) {
+        saw(&j, 0, fits ? CRYSTAL_FUNC_ALLREDUCE : CRYSTAL_FUNC_BROADCAST);
+        p = composed(&j);
+        CHECK_EQ(crystal_profile_ops(p, 0)[tp].way,
+                 fits ? CRYSTAL_OP_WAY(CRYSTAL_OP_ALGO_TREE, CRYSTAL_OP_PROTO_LL) : 0);
+        CHECK_EQ(crystal_profile_ops(p, 0)[dp].way,
+                 fits ? CRYSTAL_OP_WAY(CRYSTAL_OP_ALGO_RING, CRYSTAL_OP_PROTO_LL) : 0);
+        composed_ns[fits] = crystal_profile_ops(p, 0)[dp].composed_ns;
+        if (fits) {
+            crystal_profile_ways(p,
+                                 (struct crystal_program *const[]){program, program});
+            CHECK_EQ(program->instrs[tp].flags & CRYSTAL_OP_WAY_MASK,
+                     CRYSTAL_OP_WAY(CRYSTAL_OP_ALGO_TREE, CRYSTAL_OP_PROTO_LL));
+        }
+        crystal_profile_close(p);
+    }
+    CHECK(composed_ns[1] > composed_ns[0] * 3 / 2);
+    crystal_program_destroy(program);
+    crystal_graph_close(g);
+    job_end(&j);
 }
 
 static void spreads(void)
@@ -472,6 +544,7 @@ int main(void)
     CHECK_RUN(measures_in_slices);
     CHECK_RUN(refuses_what_does_not_fit);
     CHECK_RUN(refuses_every_cut);
+    CHECK_RUN(keeps_ways);
     CHECK_RUN(golden);
     return check_end();
 }
