@@ -102,7 +102,8 @@ def _tell_sites():
     texts = {}  # they keep their addresses
 
     def text_of(frame):
-        while frame and frame.f_code.co_filename.startswith(ignored):
+        while frame and (frame.f_code.co_filename.startswith(ignored) or
+                         frame.f_code.co_name == "__torch_function__"):  # of a mode
             frame = frame.f_back
         if not frame:
             return None
