@@ -35,4 +35,21 @@ failing "no pinned memory" FAKE_CUDA_FAIL=cudaHostAlloc:3 overlapped \
     'recorder: cudaHostAlloc: unknown error'
 failing "a CUDA graph is being captured" FAKE_CUDA_CAPTURES=1 overlapped \
     'ncclAllReduce inside the capture of a CUDA graph.*--cuda-graph-impl none'
+# A driver without a shared runtime: the program has CUDA's runtime inside.
+mkdir "$TMPDIR/driver"
+cp "$CRYSTAL_BUILDDIR/tests/fake/.libs/cuda.so" "$TMPDIR/driver/libcuda.so.1"
+number=$((number + 1))
+"$CRYSTAL_BUILDDIR/scrystal" layout --logical-ranks=1 --ranks-per-node=1 --live=all \
+    --job-dir="$TMPDIR/static" --write >"$TMPDIR/static.out" 2>&1
+"$CRYSTAL_BUILDDIR/scrystal" capture --job="$TMPDIR/static" -- \
+    env LD_LIBRARY_PATH="$TMPDIR/driver" LD_PRELOAD="$TMPDIR/driver/libcuda.so.1" \
+    ASAN_OPTIONS=verify_asan_link_order=0 \
+    "$CRYSTAL_BUILDDIR/tests/programs/caseprog" values >>"$TMPDIR/static.out" 2>&1
+if [ $? -ne 0 ] && grep -q 'CUDA.s runtime inside.*nvcc -cudart shared' \
+    "$TMPDIR"/static/log/*.log; then
+    echo "ok $number - a runtime linked statically is refused"
+else
+    echo "not ok $number - a runtime linked statically is refused"
+    cat "$TMPDIR/static.out" "$TMPDIR"/static/log/*.log | sed 's/^/# /'
+fi
 echo "1..$number"
