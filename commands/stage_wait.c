@@ -163,18 +163,6 @@ static int tell_end(struct stage *stage, const struct crystal_launch_end *end,
                                 : rank_left(stage, lrank, began != NULL, &seen, err);
 }
 
-/* The rank whose connection the coordinator has lost, UINT32_MAX if that is not what
- * its sentence says. */
-static uint32_t lost_rank(const char *sentence)
-{
-    unsigned lrank;
-    char after;
-
-    return sscanf(sentence, "coordinator: rank %u (pid %*u) die%c", &lrank, &after) == 2
-               ? (uint32_t)lrank
-               : UINT32_MAX;
-}
-
 int stage_stopped(struct stage *stage, struct crystal_error *err)
 {
     static const char prefix[] = "coordinator: ";
@@ -202,7 +190,6 @@ static int is_told_elsewhere(struct stage *stage)
 static int stage_ended(struct stage *stage, const struct crystal_launch_end *end,
                        struct crystal_error *err)
 {
-    struct crystal_error stop = {0};
     uint32_t lost;
 
     if (is_told_elsewhere(stage))
@@ -211,9 +198,9 @@ static int stage_ended(struct stage *stage, const struct crystal_launch_end *end
                 (stage->service &&
                  crystal_node_cause(stage->service, end->lrank) != end->lrank)))
         return tell_end(stage, end, err);
-    if (crystal_client_wait_stop(stage->client, end ? STOP_MS : 0, &stop) != -ECANCELED)
+    if (crystal_client_wait_stop(stage->client, end ? STOP_MS : 0, NULL) != -ECANCELED)
         return tell_end(stage, end, err); /* there is one: we have waited */
-    lost = lost_rank(stop.text);
+    lost = crystal_client_lost(stage->client);
     if (lost != UINT32_MAX && (!end || end->lrank != lost))
         end = end_of(stage, lost);
     if (lost != UINT32_MAX && end && end->code)

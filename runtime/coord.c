@@ -36,7 +36,13 @@ static void stage_reset(void *context)
 
 void crystal_coord_tell_stop(struct client *c, const char *text)
 {
-    crystal_link_send(c->link, CRYSTAL_MSG_STOP, 0, text, strlen(text));
+    const struct crystal_msg_stop stop = {.lost = c->coord->lost};
+    char body[sizeof stop + CRYSTAL_ERROR_TEXT_BYTES];
+    size_t text_bytes = strnlen(text, CRYSTAL_ERROR_TEXT_BYTES);
+
+    memcpy(body, &stop, sizeof stop);
+    memcpy(body + sizeof stop, text, text_bytes);
+    crystal_link_send(c->link, CRYSTAL_MSG_STOP, 0, body, sizeof stop + text_bytes);
     c->may_drop = 1;
 }
 
@@ -344,6 +350,8 @@ static void client_died(struct client *c)
                        ") died during %s; its state was: it %s; see log/ in the job "
                        "directory",
                        c->lrank, c->pid, crystal_coord_stage_name(coord->stage), doing);
+        if (!coord->failed)
+            coord->lost = 1 + c->lrank;
     }
     crystal_coord_fail(coord, sentence);
 }

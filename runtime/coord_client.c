@@ -430,3 +430,13 @@ int crystal_client_wait_stop(struct crystal_client *c, int timeout_ms,
     pthread_mutex_unlock(&c->lock);
     return rc;
 }
+
+uint32_t crystal_client_lost(struct crystal_client *c)
+{
+    uint32_t lost;
+
+    pthread_mutex_lock(&c->lock);
+    lost = c->stopped ? c->lost : 0;
+    pthread_mutex_unlock(&c->lock);
+    return lost ? lost - 1 : UINT32_MAX;
+}

@@ -89,5 +89,8 @@ void crystal_client_on_comm_id(struct crystal_client *c, crystal_client_comm_id_
  * on; -ECANCELED = stop with the sentence in err. */
 int crystal_client_wait_stop(struct crystal_client *c, int timeout_ms,
                              struct crystal_error *err);
+/* Once that has said -ECANCELED: the rank whose connection the coordinator has lost,
+ * where it stopped the stage for that; else UINT32_MAX. */
+uint32_t crystal_client_lost(struct crystal_client *c);
 
 #endif

@@ -41,6 +41,7 @@ struct crystal_client {
     int stopped; /* 0 no, else a positive errno: no call succeeds any more */
     int stopped_well;
     char sentence[CRYSTAL_ERROR_TEXT_BYTES];
+    uint32_t lost; /* as in struct crystal_msg_stop */
     crystal_client_comm_id_fn comm_id_fn;
     void *comm_id_context;
     int comm_id_busy;        /* the reader is in comm_id_fn */

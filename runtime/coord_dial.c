@@ -153,6 +153,7 @@ static int greet(int fd, const uint8_t *token, enum crystal_role role, uint32_t 
         .role = role, .lrank = lrank, .pid = (uint32_t)getpid()};
     struct iovec body = {&hello, sizeof hello};
     struct crystal_message_head head;
+    struct crystal_msg_stop stop;
     char text[CRYSTAL_ERROR_TEXT_BYTES];
     int rc;
 
@@ -175,6 +176,9 @@ static int greet(int fd, const uint8_t *token, enum crystal_role role, uint32_t 
         return crystal_error_set(err, EBADMSG,
                                  "coordinator: it answers HELLO with message type %u",
                                  head.type);
+    rc = crystal_message_stop(fd, &head, &stop, err);
+    if (rc < 0)
+        return rc;
     if (head.body_bytes >= sizeof text)
         head.body_bytes = sizeof text - 1;
     rc = crystal_message_receive(fd, text, head.body_bytes, err);

@@ -197,6 +197,7 @@ static void show_notice(const char *text)
 static int read_message(struct crystal_client *c, struct crystal_error *err)
 {
     struct crystal_message_head head;
+    struct crystal_msg_stop stop;
     char text[CRYSTAL_ERROR_TEXT_BYTES];
     int rc = crystal_message_receive(c->fd, &head, sizeof head, err);
 
@@ -207,10 +208,14 @@ static int read_message(struct crystal_client *c, struct crystal_error *err)
     switch (head.type) {
     case CRYSTAL_MSG_ERROR:
     case CRYSTAL_MSG_STOP:
-        rc = read_text(c, head.body_bytes, text, sizeof text, err);
+        rc = crystal_message_stop(c->fd, &head, &stop, err);
+        if (rc == 0)
+            rc = read_text(c, head.body_bytes, text, sizeof text, err);
         if (rc < 0)
             return rc;
         pthread_mutex_lock(&c->lock);
+        if (!c->stopped)
+            c->lost = stop.lost;
         stop_locked(c, head.type == CRYSTAL_MSG_STOP && !text[0],
                     text[0] ? text : "coordinator: the job is over");
         pthread_mutex_unlock(&c->lock);

@@ -119,6 +119,7 @@ void crystal_coord_stage_clear(struct crystal_coord *coord)
     coord->real_count = 0;
     coord->stage = STAGE_NONE;
     coord->failed = 0;
+    coord->lost = 0;
 }
 
 static int truncate_comms(struct crystal_coord *coord, struct crystal_error *err)

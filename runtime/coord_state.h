@@ -61,6 +61,7 @@ struct crystal_coord {
     enum stage stage;
     int failed; /* stopped with a sentence, until the next BEGIN */
     char sentence[CRYSTAL_ERROR_TEXT_BYTES];
+    uint32_t lost; /* as in struct crystal_msg_stop, for that sentence */
     uint8_t *is_real; /* by lrank: runs for real in this stage */
     uint32_t real_count;
     struct crystal_groups *groups;

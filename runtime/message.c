@@ -130,6 +130,23 @@ const void *crystal_message_view(struct crystal_message_cursor *cursor, uint64_t
     return at;
 }
 
+int crystal_message_stop(int fd, struct crystal_message_head *head,
+                         struct crystal_msg_stop *ret_stop, struct crystal_error *err)
+{
+    int rc;
+
+    *ret_stop = (struct crystal_msg_stop){0};
+    if (head->type != CRYSTAL_MSG_STOP)
+        return 0;
+    if (head->body_bytes < sizeof *ret_stop)
+        return crystal_error_set(err, EBADMSG, "message: STOP of %u bytes is too short",
+                                 head->body_bytes);
+    rc = crystal_message_receive(fd, ret_stop, sizeof *ret_stop, err);
+    if (rc == 0)
+        head->body_bytes -= sizeof *ret_stop;
+    return rc;
+}
+
 int crystal_message_take(struct crystal_message_cursor *cursor, void *out, size_t bytes)
 {
     const void *at = crystal_message_view(cursor, bytes);

@@ -2,7 +2,7 @@
  * SPANK plugin's finish call) over TCP.
  *
  *   offset bytes
- *        0     4 magic "CRM1"
+ *        0     4 magic "CRM2"
  *        4     2 type (enum crystal_message_type)
  *        6     2 zero
  *        8     4 request number chosen by the client, echoed in the answer
@@ -11,7 +11,8 @@
  *
  * The first message of a connection is HELLO with the job's token; anything else, a
  * wrong token or a bad length closes it. Every length is checked against what is there.
- * Frozen: version 1 (in the magic).
+ * Frozen: version 2 (in the magic); in version 1
+ * STOP had a text alone.
  */
 #ifndef CRYSTAL_MESSAGE_H
 #define CRYSTAL_MESSAGE_H
@@ -23,7 +24,7 @@
 #include <stdint.h>
 #include <sys/uio.h>
 
-#define CRYSTAL_MESSAGE_MAGIC    "CRM1"
+#define CRYSTAL_MESSAGE_MAGIC    "CRM2"
 #define CRYSTAL_MESSAGE_BODY_MAX (1U << 30)
 #define CRYSTAL_TOKEN_BYTES      32
 
@@ -51,8 +52,9 @@ enum crystal_message_type {
     CRYSTAL_MSG_FORGED = 14,
     CRYSTAL_MSG_FINISH = 15, /* plugin: end; OK when done */
     CRYSTAL_MSG_FAIL = 16,   /* agent or rank: text; the coordinator stops the stage */
-    CRYSTAL_MSG_STOP = 17,   /* coordinator -> all: text; stop now, exit code 70. An
-                                empty text (to agents): the job is over, finish well */
+    CRYSTAL_MSG_STOP = 17,   /* coordinator -> all: struct crystal_msg_stop, text; stop
+                                now, exit code 70. An empty text (to agents): the job
+                                is over, finish well */
     CRYSTAL_MSG_BYE = 18,    /* client: it leaves on purpose; no answer. A connection
                                 that ends without is a dead client */
     CRYSTAL_MSG_NOTICE = 20, /* coordinator -> agents: text that the user should see, a
@@ -100,6 +102,12 @@ struct crystal_msg_begin {
     uint32_t stage; /* 1 capture, 2 plan, 3 emulate */
     uint32_t slice; /* plan: 1 + the target node whose ranks run; 0: the sandbox runs.
                        Capture of a list: 1 + the rank that runs by itself */
+};
+
+struct crystal_msg_stop {
+    uint32_t lost; /* 1 + the rank whose connection ended without a word, where that is
+                      why; else 0 */
+    uint32_t zero;
 };
 
 struct crystal_msg_comm_init {
@@ -168,6 +176,12 @@ int crystal_message_send(int fd, unsigned type, uint32_t request, struct iovec *
                          size_t body_count, struct crystal_error *err);
 /* Blocking: exactly this many bytes; -ECONNRESET where the stream ends before. */
 int crystal_message_receive(int fd, void *out, size_t bytes, struct crystal_error *err);
+
+/* What stands in front of the text of ERROR (nothing: *ret_stop is zero) and STOP,
+ * whose head was received; head->body_bytes is then what follows. -EBADMSG where STOP
+ * is too short. */
+int crystal_message_stop(int fd, struct crystal_message_head *head,
+                         struct crystal_msg_stop *ret_stop, struct crystal_error *err);
 
 /* The unread rest of a body. Every read is checked against it. */
 struct crystal_message_cursor {

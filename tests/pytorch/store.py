@@ -27,7 +27,7 @@ def ok(name, condition):
 
 
 def message(kind, body):
-    return struct.pack("=4sHHII", b"CRM1", kind, 0, 1, len(body)) + body
+    return struct.pack("=4sHHII", b"CRM2", kind, 0, 1, len(body)) + body
 
 
 def begin(stage):

@@ -234,9 +234,11 @@ static void killed_rank_is_named(void)
         crystal_client_close(twin);
     } while (twin);
     (void)usleep(200000); /* it joins */
+    CHECK_EQ(crystal_client_lost(j.agent), UINT32_MAX);
     (void)kill(child, SIGKILL);
     CHECK_EQ(waitpid(child, &status, 0), child);
     expect_stop(&j, parts);
+    CHECK_EQ(crystal_client_lost(j.agent), 3);
     job_stop(&j, 0);
 }
 

@@ -12,6 +12,7 @@
 #include "runtime/payload.h"
 #include "tests/check.h"
 
+#include <errno.h>
 #include <stddef.h>
 #include <sys/socket.h>
 
@@ -79,6 +80,7 @@ static void messages(void)
     struct crystal_msg_welcome welcome = {
         .lrank_count = 8192, .live_count = 16, .iterations = 4};
     struct crystal_msg_begin begin = {.stage = 2};
+    struct crystal_msg_stop stop = {.lost = 78};
     struct crystal_msg_comm_init init = {.nranks = 8, .crank = 5};
     struct crystal_msg_comm_ready ready = {.comm = 6, .name_bytes = 4};
     struct crystal_msg_op op = {.comm = 6,
@@ -104,6 +106,7 @@ static void messages(void)
         {CRYSTAL_MSG_COMM_READY, &ready, sizeof ready},
         {CRYSTAL_MSG_OPS, &op, sizeof op},
         {CRYSTAL_MSG_COMM_ID, &id, sizeof id},
+        {CRYSTAL_MSG_STOP, &stop, sizeof stop},
     };
     unsigned char got[2048];
     size_t count = 0;
@@ -126,7 +129,28 @@ static void messages(void)
     while ((part = read(fds[1], got + count, sizeof got - count)) > 0)
         count += (size_t)part;
     (void)close(fds[1]);
-    golden("message-bytes-v1", got, count);
+    golden("message-bytes-v2", got, count);
+}
+
+/* A peer of version 1 is not misunderstood. */
+static void old_messages(void)
+{
+    const char *source = getenv("CRYSTAL_SRCDIR");
+    struct crystal_message_head head = {0};
+    struct crystal_error err = {0};
+    char path[512];
+    FILE *f;
+
+    (void)snprintf(path, sizeof path, "%s/tests/data/message-bytes-v1",
+                   source ? source : ".");
+    f = fopen(path, "rb");
+    CHECK(f);
+    if (!f)
+        return;
+    CHECK_EQ(fread(&head, sizeof head, 1, f), 1);
+    (void)fclose(f); /* only read */
+    CHECK_EQ(head.type, CRYSTAL_MSG_HELLO);
+    CHECK_EQ(crystal_message_head_check(&head, &err), -EBADMSG);
 }
 
 static void run_record(void)
@@ -328,6 +352,7 @@ int main(void)
     CHECK_RUN(net_handle);
     CHECK_RUN(net_hello);
     CHECK_RUN(messages);
+    CHECK_RUN(old_messages);
     CHECK_RUN(run_record);
     CHECK_RUN(roll_record);
     CHECK_RUN(board_places);
