@@ -117,7 +117,8 @@ void cuda_device_drop(cuda_stream handle)
 
 int cuda_device_may_defer(const struct park_stream *stream)
 {
-    return stream->is_forked && !stream->has_work;
+    return key_of(stream->handle) == stream->handle && stream->is_forked &&
+           !stream->has_work;
 }
 
 void cuda_device_each_stream(void (*fn)(void *context, struct park_stream *stream),

@@ -67,7 +67,9 @@ void cuda_device_each_stream(void (*fn)(void *context, struct park_stream *strea
 
 /* Whether an operation on this stream may be under way while the program goes on: it
  * came right behind a wait for another stream, and nothing but communication was ever
- * seen in this one. Else the call itself waits. Lock held. */
+ * seen in this one, which is not the null stream. Else the call itself waits. Lock
+ * held.
+ */
 int cuda_device_may_defer(const struct park_stream *stream);
 
 /* An entry of a stream has come to its front (capture/park_mark.c): the real record, or

@@ -45,7 +45,8 @@ number=$((number + 1))
     env LD_LIBRARY_PATH="$TMPDIR/driver" LD_PRELOAD="$TMPDIR/driver/libcuda.so.1" \
     ASAN_OPTIONS=verify_asan_link_order=0 \
     "$CRYSTAL_BUILDDIR/tests/programs/caseprog" values >>"$TMPDIR/static.out" 2>&1
-if [ $? -ne 0 ] && grep -q 'CUDA.s runtime inside.*nvcc -cudart shared' \
+code=$?
+if [ $code -ne 0 ] && grep -q 'CUDA.s runtime inside.*nvcc -cudart shared' \
     "$TMPDIR"/static/log/*.log; then
     echo "ok $number - a runtime linked statically is refused"
 else
