@@ -19,7 +19,8 @@
 #define WAITING_POLLS \
     1024U /* of a thread that does not sleep, to a look at the clock */
 
-/* The time that this thread has seen: what was due by then needs no look at the clock. */
+/* The time that this thread has seen: what was due by then needs no look at the clock.
+ */
 static _Thread_local uint64_t seen_ns;
 
 _Static_assert(CRYSTAL_NET_REQUESTS == 32, "a bit of taken for each");
