@@ -2,8 +2,9 @@
  * made by the coordinator, every operation is recorded and handed to it
  * (capture/park_queue.h); the rank is parked where the host waits.
  *
- * Here: memory, facts, communication calls, groups, the end. Communicators are in
- * park_comm.c and park_split.c, operators in park_redop.c, streams in park_stream.c.
+ * Here: facts, communication calls, groups, the end. Communicators are in park_comm.c
+ * and park_split.c, operators in park_redop.c, streams in park_stream.c, memory in
+ * park_memory.c.
  *
  * Limits of this version: one rank per process; a communicator's id comes whole in
  * ids[0] of ncclCommInitRankScalable.
@@ -11,7 +12,6 @@
 #include "config.h"
 
 #include "capture/cuda_device.h"
-#include "capture/cuda_memory.h"
 #include "capture/park.h"
 #include "capture/park_queue_state.h"
 #include "capture/recorder.h"
@@ -103,64 +103,6 @@ int park_client_get(struct crystal_client **ret, struct crystal_error *err)
     *ret = park.client;
     (void)pthread_mutex_unlock(&park.lock);
     return code;
-}
-
-/* --- memory --- */
-
-#define MEM_HEAD_BYTES 64 /* in front of ncclMemAlloc's host memory: its size */
-
-/* Whether memory is the device's. What NCCL allocates there is an ordinary allocation
- * here, since no peer maps it. */
-static int on_device(struct crystal_error *err)
-{
-    return cuda_device_activate(err) == 0 && cuda_device_is_active();
-}
-
-ncclResult_t park_MemAlloc(void **ptr, size_t size)
-{
-    struct crystal_error err = {0};
-    char *base = NULL;
-
-    if (!ptr)
-        return PARK_FAIL(ncclInvalidArgument, "recorder: ncclMemAlloc: ptr is NULL");
-    if (on_device(&err)) {
-        if (cuda_api_get()->cudaMalloc(ptr, size))
-            return PARK_FAIL(ncclUnhandledCudaError,
-                             "recorder: ncclMemAlloc: the device has no %zu bytes",
-                             size);
-        cuda_memory_add(*ptr, size);
-        return ncclSuccess;
-    }
-    if (err.code)
-        return park_fail(&err, ncclInvalidUsage);
-    if (size > SIZE_MAX - MEM_HEAD_BYTES ||
-        posix_memalign((void **)&base, MEM_HEAD_BYTES, size + MEM_HEAD_BYTES) != 0)
-        return PARK_FAIL(ncclSystemError, "recorder: out of memory for %zu bytes",
-                         size);
-    memcpy(base, &size, sizeof size);
-    recorder_alloc(recorder_get(), size, 0);
-    *ptr = base + MEM_HEAD_BYTES;
-    return ncclSuccess;
-}
-
-ncclResult_t park_MemFree(void *ptr)
-{
-    char *base = ptr;
-    size_t size;
-
-    if (!ptr)
-        return ncclSuccess;
-    if (on_device(NULL))
-        return cuda_api_get()->cudaFree(ptr)
-                   ? PARK_FAIL(
-                         ncclUnhandledCudaError,
-                         "recorder: ncclMemFree: the device does not take it back")
-                   : ncclSuccess;
-    base -= MEM_HEAD_BYTES;
-    memcpy(&size, base, sizeof size);
-    recorder_alloc(recorder_get(), size, 1);
-    free(base);
-    return ncclSuccess;
 }
 
 /* --- facts --- */
