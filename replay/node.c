@@ -363,7 +363,10 @@ static void print_comm(void *context, const struct crystal_proxy_comm_info *info
     fprintf(out, "    ranks: %u\n    real: %u\n    virtual: %u\n", info->nranks,
             info->real_count, info->nranks - info->real_count);
     fprintf(out, "    origin: %s\n    open: %s\n",
-            info->is_forged ? "forged" : "joined", info->is_open ? "true" : "false");
+            info->is_child    ? "split"
+            : info->is_forged ? "forged"
+                              : "joined",
+            info->is_open ? "true" : "false");
     if (info->setup_ns)
         fprintf(out, "    setup_s: %.6f\n", (double)info->setup_ns / 1e9);
     else

@@ -77,8 +77,9 @@ int crystal_node_cause_is_far(struct crystal_node *node);
  * checkins, real_only_communicators;
  *
  * communicators: count, and for each by its number: name, id (16 hexadecimal digits),
- * ranks, real, virtual, origin (forged or joined), open, setup_s (.nan where it is not
- * complete), connections (handles exchanged with virtual peers);
+ * ranks, real, virtual, origin (forged, joined, or split: made of another one), open,
+ * setup_s (.nan where it is not complete), connections (handles exchanged with virtual
+ * peers);
  *
  * failure: the sentence, empty if none. */
 int crystal_node_run_yaml(struct crystal_node *node, const char *path,

@@ -117,6 +117,7 @@ struct crystal_proxy_comm_info {
     uint32_t nranks;
     uint32_t real_count;
     int is_forged;
+    int is_child;      /* made of another one; is_forged, too */
     int is_open;       /* some real member has not closed it */
     uint64_t setup_ns; /* first connection until the bootstrap was complete; 0 = not */
     uint64_t connect_count; /* handles exchanged with virtual peers */

@@ -100,6 +100,7 @@ static void nodes_in_the_middle(void)
     CHECK_EQ(emulate_on(2, "--split", ""), 0);
     CHECK_HAS(output, "agent 0 code 0\nagent 1 code 0\n");
     every_rank_is_exact(ranks, 8);
+    CHECK(file_has("runs/001/run.yaml", "origin: split"));
     nothing_is_left();
 }
 
