@@ -280,7 +280,8 @@ static int event_read(struct crystal_json *j, struct import *m, struct import_ra
         e.what = IMPORT_KERNEL;
         if (a.collective.bytes && (code = communication(m, &a)))
             return code;
-        e.way = way_of(&e);
+        if (e.what == IMPORT_COLL)
+            e.way = way_of(&e);
     } else if (crystal_json_is(cat, "cuda_sync") && is_stream_wait(&e) &&
                a.has_stream) {
         e.what = IMPORT_STREAM_WAIT;
