@@ -1,0 +1,58 @@
+#!/bin/bash
+# Accounting: slurmdbd on a MariaDB of its own, limits and QOS enforced. What sacct, squeue
+# and sreport show of an emulated job, and who is refused by Slurm itself.
+# shellcheck source=tests/slurm/lib.sh
+. "${CRYSTAL_SRCDIR:-$(dirname "$0")/../..}/tests/slurm/lib.sh"
+PATH=$PATH:/usr/sbin
+for program in mariadbd mariadb-install-db slurmdbd; do
+    command -v $program >/dev/null || {
+        echo "ok 1 - accounting # SKIP no $program; install mariadb-server slurmdbd slurm-wlm-mysql-plugin"
+        echo "1..1"
+        exit 0
+    }
+done
+cluster_begin 2 --accounting "add account ml
+add qos emulate
+modify qos emulate set MaxTRESPerUser=node=1 Flags=DenyOnLimit
+add user root account=ml qos=normal,emulate defaultqos=normal
+modify user root set defaultaccount=ml"
+crystal=(--crystal-logical-ranks=8 --crystal-ranks-per-node=2 --crystal-live=all --crystal-iterations=2)
+rank=$CRYSTAL_BUILDDIR/tests/slurm/rank
+states() { sacct -n -P -j "$1" -o JobID,JobName,State,ExitCode,NNodes,NTasks | sed "s/^$1//"; }
+want=$'.0|crystal-coord|COMPLETED|0:0|1|1\n.1|crystal-capture|COMPLETED|0:0|1|1\n.2|crystal-plan|COMPLETED|0:0|1|1\n.3|crystal-agent|COMPLETED|0:0|1|1\n.4|acc|FAILED|3:0|1|2'
+
+{
+    wait_until 60 sh -c 'squeue -h -s -o %j | grep -qx acc'
+    squeue -h -s -o %j | sort | tr '\n' ' ' >steps
+    : >seen
+} &
+run srun "${crystal[@]}" -J acc --comment=mine "$rank" sh -c 'until [ -e seen ]; do sleep 0.05; done; exit 3'
+wait $!
+is "exit code" "$code" 3
+is "squeue -s shows what runs" "$(cat steps)" "acc crystal-agent crystal-coord "
+id=$(last_job)
+as_wanted() { [ "$(states "$id" | sed 1d)" = "$want" ]; }
+wait_until 20 as_wanted
+is "sacct: the steps and their states" "$(states "$id" | sed 1d)" "$want"
+is "sacct: the job" "$(sacct -n -P -X -j "$id" -o State,ExitCode,AllocNodes,Account)" "FAILED|3:0|1|ml"
+is "sacct: the comment says what it was" "$(sacct -n -P -X -j "$id" -o Comment)" \
+    "mine; crystal n=8 sandbox=0-1 dir=$PWD/crystal.acc"
+matches "sacct: physical CPUs only" "$(sacct -n -P -X -j "$id" -o AllocTRES)" '^billing=2,cpu=2,(mem=[^,]*,)?node=1$'
+
+run srun "${crystal[@]}" -J emulate --qos=emulate --crystal-stages=capture "$rank"
+is "a QOS: within its limit" "$code" 0
+run srun "${crystal[@]}" --qos=emulate --crystal-sandbox=0-3 "$rank"
+is "a QOS: over its limit" "$code" 1
+has "a QOS: Slurm's sentence" "$err" "Job violates accounting/QOS policy"
+run srun "${crystal[@]}" --qos=nobody "$rank"
+has "a QOS that there is not" "$code $err" "1 salloc: error: Job submit/allocate failed: Invalid qos specification"
+printf 'allow: {accounts: [other]}\n' >"$work/cluster/crystal.yaml"
+run srun "${crystal[@]}" -A ml "$rank"
+has "allow.accounts, where the account is named" "$code $err" "2 crystal: layout: account 'ml' is none that may emulate"
+run srun "${crystal[@]}" "$rank"
+has "allow.accounts, on the node, where it is the default one" "$code $err" "account 'ml' is none that may emulate"
+: >"$work/cluster/crystal.yaml"
+run srun -M crystal "${crystal[@]}" -J far --crystal-stages=capture "$rank"
+is "-M" "$code" 0
+nothing_left "nothing is left"
+done_testing
