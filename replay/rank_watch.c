@@ -19,7 +19,6 @@
 #include "runtime/env.h"
 #include "runtime/process.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -301,34 +300,15 @@ static int find_wait(struct crystal_rank_watch *w,
 
 /* --- looking --- */
 
-/* What a rank that has joined nothing does: the processes with its environment, a
- * wrapper and what it has started, as one. ret->state 0: there is none here. */
+/* What a rank that has joined nothing does; another job may have the same rank here. */
 static void look_for(const struct crystal_rank_watch *w, struct watched *rank,
                      struct crystal_process_look *ret)
 {
-    DIR *proc = opendir("/proc");
-    struct dirent *entry;
     char setting[4200];
 
-    /* another job may have the same rank here */
     (void)snprintf(setting, sizeof setting, CRYSTAL_ENV_BOARD "=%s/board",
                    crystal_board_directory(w->board));
-    *ret = (struct crystal_process_look){0};
-    while (proc && (entry = readdir(proc)) != NULL) {
-        struct crystal_process_look process;
-        uint32_t pid = (uint32_t)strtoul(entry->d_name, NULL, 10);
-
-        if (!pid || !crystal_process_is_rank(pid, rank->lrank) ||
-            !crystal_process_has(pid, setting) || crystal_process_look(pid, &process))
-            continue;
-        if (!ret->state || process.state == 'T') {
-            rank->pid = pid;
-            ret->state = process.state;
-        }
-        ret->cpu_ticks += process.cpu_ticks;
-    }
-    if (proc)
-        (void)closedir(proc); /* read-only */
+    crystal_process_find(setting, rank->lrank, &rank->pid, ret);
 }
 
 static void count_look(struct watched *rank, const struct crystal_process_look *process)

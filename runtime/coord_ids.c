@@ -118,6 +118,7 @@ static void id_set(struct crystal_coord *coord, const struct crystal_store_match
 
     if (coord->failed || key_bytes >= sizeof name || !is_printable(key, key_bytes))
         return;
+    coord->has_id = 1;
     members_of(coord, m, key, key_bytes, &members);
     if (coord->stage != STAGE_CAPTURE) {
         (void)tell_agents(coord, CRYSTAL_MSG_COMM_ID, 0, id, key, key_bytes, &members,

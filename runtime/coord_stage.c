@@ -106,6 +106,7 @@ const char *crystal_coord_stage_name(enum stage stage)
 void crystal_coord_stage_clear(struct crystal_coord *coord)
 {
     crystal_coord_watch_end(coord);
+    crystal_coord_early_end(coord);
     crystal_timer_stop(&coord->reset_timer);
     crystal_coord_forget_forges(coord);
     crystal_coord_forget_inits(coord);
@@ -263,5 +264,6 @@ int crystal_coord_stage_begin(struct crystal_coord *coord, enum stage stage,
     mark_real(coord, stage, slice);
     coord->stage = stage;
     coord->emulated |= stage == STAGE_EMULATE;
+    crystal_coord_early(coord);
     return 0;
 }

@@ -44,6 +44,13 @@ struct crystal_watch_state {
     uint64_t cpu_ticks, cpu_since_ns; /* of the ranks that do not wait */
 };
 
+/* coord_early.c's, of one rank */
+struct crystal_early {
+    uint64_t cpu_ticks;
+    uint32_t idle_looks;  /* in a row */
+    int is_seen, is_told; /* looked at once; the user knows */
+};
+
 struct crystal_coord {
     struct crystal_coord_config config;
     char host[256];
@@ -61,7 +68,7 @@ struct crystal_coord {
     enum stage stage;
     int failed; /* stopped with a sentence, until the next BEGIN */
     char sentence[CRYSTAL_ERROR_TEXT_BYTES];
-    uint32_t lost; /* as in struct crystal_msg_stop, for that sentence */
+    uint32_t lost;    /* as in struct crystal_msg_stop, for that sentence */
     uint8_t *is_real; /* by lrank: runs for real in this stage */
     uint32_t real_count;
     struct crystal_groups *groups;
@@ -78,7 +85,10 @@ struct crystal_coord {
     struct crystal_timer held_timer;
     uint32_t next_forge;
     struct crystal_watch_state watch; /* capture only */
-    uint32_t node_count;              /* that agents have told; 0: none has */
+    int has_id;                       /* a communicator is being made */
+    struct crystal_early *early;      /* [lrank_count]; owned; NULL: not yet */
+    struct crystal_timer early_timer;
+    uint32_t node_count; /* that agents have told; 0: none has */
     struct crystal_timer nodes_timer;
     struct crystal_timer watch_timer, reset_timer;
 
@@ -112,6 +122,10 @@ const char *crystal_coord_stage_name(enum stage stage);
 
 /* coord_watch.c: a rank did something; begins to watch where it does not yet. */
 void crystal_coord_watch(struct crystal_coord *coord);
+/* coord_early.c: watches the ranks of a stage that has begun until there is a
+ * communicator; the other forgets them. */
+void crystal_coord_early(struct crystal_coord *coord);
+void crystal_coord_early_end(struct crystal_coord *coord);
 /* A rank of the stage has come. */
 void crystal_coord_keep_maps(struct crystal_coord *coord, uint32_t lrank, uint32_t pid);
 /* Stops and forgets everything. */

@@ -3,6 +3,7 @@
 
 #include "runtime/process.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -73,6 +74,30 @@ int crystal_process_is_rank(uint32_t pid, uint32_t lrank)
 
     (void)snprintf(setting, sizeof setting, "CRYSTAL_LRANK=%" PRIu32, lrank);
     return crystal_process_has(pid, setting);
+}
+
+void crystal_process_find(const char *setting, uint32_t lrank, uint32_t *ret_pid,
+                          struct crystal_process_look *ret)
+{
+    DIR *proc = opendir("/proc");
+    struct dirent *entry;
+
+    *ret = (struct crystal_process_look){0};
+    while (proc && (entry = readdir(proc)) != NULL) {
+        struct crystal_process_look process;
+        uint32_t pid = (uint32_t)strtoul(entry->d_name, NULL, 10);
+
+        if (!pid || !crystal_process_is_rank(pid, lrank) ||
+            !crystal_process_has(pid, setting) || crystal_process_look(pid, &process))
+            continue;
+        if (!ret->state || process.state == 'T') {
+            *ret_pid = pid;
+            ret->state = process.state;
+        }
+        ret->cpu_ticks += process.cpu_ticks;
+    }
+    if (proc)
+        (void)closedir(proc); /* read-only */
 }
 
 int crystal_process_main_waits(uint64_t *main_cpu_ticks)

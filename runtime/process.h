@@ -18,6 +18,12 @@ int crystal_process_has(uint32_t pid, const char *setting);
 /* 1 where the process runs as this logical rank (CRYSTAL_LRANK of its environment). */
 int crystal_process_is_rank(uint32_t pid, uint32_t lrank);
 
+/* What the processes do that run as this logical rank and began with this "NAME=value",
+ * a wrapper and what it has started, as one: their CPU time together; pid and state of
+ * a stopped one, else of the first. ret->state is 0 where there is none here. */
+void crystal_process_find(const char *setting, uint32_t lrank, uint32_t *ret_pid,
+                          struct crystal_process_look *ret);
+
 /* 1 where the main thread of this process is in a futex: it waits for another thread.
  * *main_cpu_ticks is set in any case. */
 int crystal_process_main_waits(uint64_t *main_cpu_ticks);

@@ -139,15 +139,20 @@ void make_group(int first, int stride, int size, struct group *ret)
     OK(CommInitRank(&ret->comm, size, id, ret->crank));
 }
 
-void wait_for_key(const char *key)
+/* Says which process this is, as PyTorch's clients do. */
+static void ping(void)
 {
-    uint8_t ping[5] = {CRYSTAL_STORE_PING};
+    uint8_t request[5] = {CRYSTAL_STORE_PING};
     uint32_t pid = (uint32_t)getpid();
 
-    memcpy(ping + 1, &pid, sizeof pid);
-    if (send_whole(store_fd, ping, sizeof ping) < 0 ||
+    memcpy(request + 1, &pid, sizeof pid);
+    if (send_whole(store_fd, request, sizeof request) < 0 ||
         receive_whole(store_fd, &pid, sizeof pid) < 0)
         die("the store does not answer");
+}
+
+void wait_for_key(const char *key)
+{
     store_keys(store_fd, CRYSTAL_STORE_WAIT, &key, 1);
     if (reply_byte(store_fd) < 0)
         die("the store has gone");
@@ -198,5 +203,6 @@ void program_begin(const char *ids)
         store_fd = store_connect_host(getenv("MASTER_ADDR"), (uint16_t)atoi(port));
         if (store_fd < 0)
             die("cannot reach the store at MASTER_ADDR and MASTER_PORT");
+        ping();
     }
 }

@@ -77,11 +77,13 @@ static void stopped(const char *stage, int is_plan, unsigned rank)
 
 static void a_stopped_rank_in_plan(void)
 {
+    own_job("plan");
     stopped("plan", 1, 3);
 }
 
 static void a_stopped_rank_in_emulate(void)
 {
+    own_job("emulate");
     stopped("emulate", 0, 0);
     stopped("emulate", 0, 2);
 }
@@ -89,6 +91,7 @@ static void a_stopped_rank_in_emulate(void)
 /* Eight seconds in nanosleep. */
 static void a_sleeping_rank(void)
 {
+    own_job("sleeping");
     CHECK_EQ(finish(start_stage("emulate",
                                 "--iterations 3 --fail sleep --fail-rank 1 " OPTIONS)),
              0);
@@ -103,6 +106,7 @@ static void a_sleeping_rank(void)
 /* One that computes is not told. */
 static void a_computing_rank(void)
 {
+    own_job("computing");
     CHECK_EQ(finish(start("exec %s emulate --job %s -- sh -c '[ $RANK != 1 ] || "
                           "timeout 7 sh -c \"while :; do :; done\"; exec \"$@\"' - %s "
                           "--tp 2 --pp 2 --iterations 3 " OPTIONS,
@@ -115,6 +119,7 @@ static void a_computing_rank(void)
 /* Before its first communicator. */
 static void a_rank_that_does_not_join(void)
 {
+    own_job("joins");
     CHECK_EQ(finish(start(
                  "exec %s emulate --job %s -- sh -c '[ $RANK != 1 ] || "
                  "sleep 12; exec \"$@\"' - %s --tp 2 --pp 2 --iterations 3 " OPTIONS,
@@ -126,8 +131,56 @@ static void a_rank_that_does_not_join(void)
     nothing_is_left();
 }
 
+/* Rank 0, whose id the others wait for in the store: there is no communicator yet. */
+static void comes_late(const char *stage)
+{
+    static const char begin[] = "crystal: coordinator: rank 0 (pid ";
+    const char *line;
+
+    CHECK_EQ(finish(start("exec %s %s --job %s -- sh -c '[ $RANK != 0 ] || sleep 6; "
+                          "exec \"$@\"' - %s --tp 2 --pp 2 --iterations 3 " OPTIONS,
+                          scrystal, stage, job_dir, program)),
+             0);
+    CHECK_HAS(output, begin);
+    CHECK_HAS(output, ") uses no CPU and keeps others waiting; rank ");
+    CHECK_HAS(output, " waits in the store for the key '/default_pg/0//cpu//0'\n");
+    line = strstr(output, begin);
+    CHECK(line && !strstr(line + 1, begin));
+    nothing_is_left();
+}
+
+static void a_rank_that_comes_late_in_capture(void)
+{
+    own_job("late-capture");
+    comes_late("capture");
+}
+
+static void a_rank_that_comes_late_in_emulate(void)
+{
+    own_job("late-emulate");
+    comes_late("emulate");
+}
+
+/* One stopped before it has called anything. */
+static void a_rank_that_never_comes(void)
+{
+    own_job("never");
+    (void)setenv("CRYSTAL_HANG_SECONDS", "4", 1);
+    CHECK_EQ(
+        finish(start("exec %s plan --job %s -- sh -c '[ $RANK != 0 ] || kill -STOP "
+                     "$$; exec \"$@\"' - %s --tp 2 --pp 2 --iterations 8 " OPTIONS,
+                     scrystal, job_dir, program)),
+        70);
+    CHECK_HAS(output, "rank 0 (pid ");
+    CHECK_HAS(output, ") is stopped by a signal or debugger; rank ");
+    CHECK_HAS(output, "a rank hangs: rank 0 (pid ");
+    CHECK_HAS(output, ") is stopped for 4 s; rank ");
+    nothing_is_left();
+}
+
 static void it_ends_at_last(void)
 {
+    own_job("at-last");
     (void)setenv("CRYSTAL_HANG_SECONDS", "6", 1);
     CHECK_EQ(finish(start_stage("emulate",
                                 "--iterations 3 --fail stop --fail-rank 2 " OPTIONS)),
@@ -159,6 +212,7 @@ static void one_rank_twice(const char *stage, unsigned rank)
 
 static void one_rank_twice_in_each_stage(void)
 {
+    own_job("twice");
     one_rank_twice("emulate", 0);
     one_rank_twice("emulate", 2);
     one_rank_twice("plan", 0);
@@ -168,6 +222,18 @@ static void one_rank_twice_in_each_stage(void)
 
 int main(void)
 {
+    static const struct check_case cases[] = {
+        CHECK_CASE(a_stopped_rank_in_plan),
+        CHECK_CASE(a_stopped_rank_in_emulate),
+        CHECK_CASE(a_sleeping_rank),
+        CHECK_CASE(a_computing_rank),
+        CHECK_CASE(a_rank_that_does_not_join),
+        CHECK_CASE(a_rank_that_comes_late_in_capture),
+        CHECK_CASE(a_rank_that_comes_late_in_emulate),
+        CHECK_CASE(a_rank_that_never_comes),
+        CHECK_CASE(it_ends_at_last),
+        CHECK_CASE(one_rank_twice_in_each_stage),
+    };
     char parent[] = "/tmp/crystal-stages.XXXXXX";
 
     check_begin();
@@ -175,13 +241,7 @@ int main(void)
     if (by_hand_begin(parent))
         return 1;
     make_plan();
-    CHECK_RUN(a_stopped_rank_in_plan);
-    CHECK_RUN(a_stopped_rank_in_emulate);
-    CHECK_RUN(a_sleeping_rank);
-    CHECK_RUN(a_computing_rank);
-    CHECK_RUN(a_rank_that_does_not_join);
-    CHECK_RUN(it_ends_at_last);
-    CHECK_RUN(one_rank_twice_in_each_stage);
+    check_together(cases, sizeof cases / sizeof *cases);
     by_hand_end(parent);
     return check_end();
 }
