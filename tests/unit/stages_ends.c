@@ -60,6 +60,7 @@ static void said(const char *stage, unsigned rank, size_t how, int code)
 
 static void plan_names_the_rank(void)
 {
+    own_job("plan");
     for (size_t how = 0; how < END_COUNT; how++)
         for (unsigned rank = 0; rank < LIVE; rank += 3) {
             char options[128];
@@ -74,6 +75,7 @@ static void plan_names_the_rank(void)
 
 static void emulate_names_the_rank(void)
 {
+    own_job("emulate");
     for (size_t how = 0; how < END_COUNT; how++)
         for (unsigned rank = 0; rank < LIVE; rank++) {
             char options[128];
@@ -105,17 +107,20 @@ static void the_rank_that_began_ends_last(const char *stage)
 
 static void it_ends_last_in_plan(void)
 {
+    own_job("last-plan");
     the_rank_that_began_ends_last("plan");
 }
 
 static void it_ends_last_in_emulate(void)
 {
+    own_job("last-emulate");
     the_rank_that_began_ends_last("emulate");
 }
 
 /* Before its first communicator, while the others wait for it to join. */
 static void it_never_joins(void)
 {
+    own_job("joins");
     CHECK_EQ(finish(start(
                  "exec timeout 60 %s emulate --job %s -- sh -c '[ $RANK != 1 ] "
                  "|| exit 0; exec \"$@\"' - %s --tp 2 --pp 2 --iterations 3 " OPTIONS,
@@ -129,6 +134,7 @@ static void it_never_joins(void)
 /* Its communication is gone, but it does not end. */
 static void it_runs_on(void)
 {
+    own_job("runs-on");
     CHECK_EQ(finish(start("exec %s emulate --job %s -- sh -c '\"$@\"; code=$?; "
                           "[ $RANK != 1 ] || sleep 60; exit $code' - %s --tp 2 --pp 2 "
                           "--iterations 3 --fail exit --fail-rank 1 " OPTIONS,
@@ -170,6 +176,7 @@ static void a_kill_leaves_nothing(void)
     char path[PATH_MAX + 64], directory[256] = "";
     pid_t pid;
 
+    own_job("kill");
     (void)snprintf(path, sizeof path, "%s/agent.0.env", job_dir);
     (void)unlink(path);
     pid = start_stage("emulate", "--iterations 3 --fail sleep --fail-rank 1 " OPTIONS);
@@ -191,6 +198,12 @@ static void a_kill_leaves_nothing(void)
 
 int main(void)
 {
+    static const struct check_case cases[] = {
+        CHECK_CASE(plan_names_the_rank),   CHECK_CASE(emulate_names_the_rank),
+        CHECK_CASE(it_ends_last_in_plan),  CHECK_CASE(it_ends_last_in_emulate),
+        CHECK_CASE(it_never_joins),        CHECK_CASE(it_runs_on),
+        CHECK_CASE(a_kill_leaves_nothing),
+    };
     char parent[] = "/tmp/crystal-stages.XXXXXX";
 
     check_begin();
@@ -198,13 +211,7 @@ int main(void)
     if (by_hand_begin(parent))
         return 1;
     make_plan();
-    CHECK_RUN(plan_names_the_rank);
-    CHECK_RUN(emulate_names_the_rank);
-    CHECK_RUN(it_ends_last_in_plan);
-    CHECK_RUN(it_ends_last_in_emulate);
-    CHECK_RUN(it_never_joins);
-    CHECK_RUN(it_runs_on);
-    CHECK_RUN(a_kill_leaves_nothing);
+    check_together(cases, sizeof cases / sizeof *cases);
     by_hand_end(parent);
     return check_end();
 }
