@@ -64,6 +64,9 @@ struct crystal_transfer_op {
                     not known of them is as the wire says */
 };
 
+/* Messages of one step that fit in a connection's staging memory. */
+#define CRYSTAL_TRANSFER_STAGED_CHUNKS 8U
+
 /* What an operation costs on a wire, worked out once for many calls. Its fields belong
  * to transfer.c. */
 struct crystal_transfer_cost {
