@@ -16,15 +16,14 @@ typedef int crystal_compose_calibrate(uint32_t sandbox_count,
 /* How the pass was run. */
 struct crystal_compose_pass {
     uint32_t before_count; /* passes before this one */
-    double
-        before_mean_ns; /* what the last one has composed: iteration of the sandbox */
-    uint32_t cpu_count; /* that a slice's ranks had; 0: one each */
+    double before_mean_ns; /* iteration of the sandbox that the last one has composed */
+    uint32_t cpu_count;    /* that a slice's ranks had; 0: one each */
 };
 /* Where a slice has more ranks than CPUs, they keep each other from them, so its
  * collectives do not tell what software costs, and calibrate is asked for that. The
  * parts then compose less than the iterations really took, as waking up late is in none
- * of them: all computation is stretched until the timeline takes as long as they did.
- */
+ * of them: where that is more than plan.tolerance, all computation is stretched until
+ * the timeline takes as long as they did. */
 int crystal_plan_compose(const char *job_dir, crystal_compose_calibrate *calibrate,
                          const struct crystal_compose_pass *pass,
                          struct crystal_error *err);

@@ -138,6 +138,7 @@ static void stretch_ops(struct compose *c, double by)
 static int stretch(struct compose *c, struct crystal_error *err)
 {
     const double real_ns = cp_contended_ns(c);
+    double near = c->layout.plan_tolerance_ppm / 1e6; /* parts that do are left alone */
     double by = 1, next = 1, last_by = 1, last_ns = 0, mean_ns;
     int code = 0;
 
@@ -148,9 +149,10 @@ static int stretch(struct compose *c, struct crystal_error *err)
         if (code)
             break;
         mean_ns = cp_sandbox_mean(c);
-        if (mean_ns >= real_ns * (1 - STRETCH_NEAR) &&
-            (trial == 0 || mean_ns <= real_ns * (1 + STRETCH_NEAR)))
+        if (mean_ns >= real_ns * (1 - near) &&
+            (trial == 0 || mean_ns <= real_ns * (1 + near)))
             break;
+        near = STRETCH_NEAR;
         next = trial ? by + (real_ns - mean_ns) * (by - last_by) / (mean_ns - last_ns)
                      : real_ns / mean_ns;
         last_by = by;
