@@ -24,7 +24,9 @@
 
 #include <stdint.h>
 
-#define CRYSTAL_SHARE_BYTES (16U << 20) /* of messages that are on their way */
+/* Of messages that are on their way: as many as NCCL has in flight (8 of 512 KiB), so
+ * that a sender does not run ahead of its receiver by more than with a NIC. */
+#define CRYSTAL_SHARE_BYTES (4U << 20)
 #define CRYSTAL_SHARE_PIECE (CRYSTAL_SHARE_BYTES / 4)
 #define CRYSTAL_SHARE_NAME  24 /* with its end */
 

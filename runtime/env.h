@@ -66,7 +66,7 @@
  * unset = our own TCP. */
 #define CRYSTAL_ENV_NET_BACKEND "CRYSTAL_NET_BACKEND"
 /* Plugin: "1" lets ranks of one host give each other messages through shared memory, of
- * 16 MiB a connection; "0" (default): through the socket. */
+ * 4 MiB a connection; "0" (default): through the socket. */
 #define CRYSTAL_ENV_SHARE "CRYSTAL_SHARE"
 /* Plugin: so many threads (0 to 16) copy large messages in host memory; unset: one for
  * each four CPUs that the process may run on, at most 4. */
