@@ -169,8 +169,8 @@ static inline int by_hand_begin(char *parent)
     return 0;
 }
 
-/* A job of its own for a case that runs beside others (check_together): a copy. No name
- * may begin with another one's. */
+/* A job of its own for a case that runs beside others (check_together): a copy of what
+ * there is. No name may begin with another one's. */
 static inline void own_job(const char *name)
 {
     char from[PATH_MAX];
@@ -179,7 +179,7 @@ static inline void own_job(const char *name)
     memcpy(from, job_dir, sizeof from);
     (void)snprintf(job_dir + strlen(job_dir), sizeof job_dir - strlen(job_dir), ".%s",
                    name);
-    CHECK_EQ(finish(start("exec cp -a %s %s", from, job_dir)), 0);
+    CHECK_EQ(finish(start("[ ! -e %s ] || exec cp -a %s %s", from, from, job_dir)), 0);
 }
 
 static inline void by_hand_end(const char *parent)

@@ -64,10 +64,19 @@ static void two_agents(void)
     CHECK(file_has("report.txt", "TCP between nodes"));
 }
 
+/* The second one's is the second run of the same job. */
+static void one_agent_then_two(void)
+{
+    own_job("apart");
+    one_agent_hosts_two_nodes();
+    two_agents();
+}
+
 /* What a real rank sends into the virtual region at one node has passed through it when
  * it comes out at the other: as many chunks as the recording has bytes for. */
 static void large_payload(void)
 {
+    own_job("large");
     prepare("0-3,12-15", "--payload=all");
     run_stages("--elements 30000");
     CHECK_EQ(emulate_on(2, "--elements 30000", ""), 0);
@@ -82,6 +91,7 @@ static void three_agents_of_which_two_are_neighbours(void)
 {
     static const unsigned ranks[12] = {0, 1, 2, 3, 8, 9, 10, 11, 12, 13, 14, 15};
 
+    own_job("three");
     prepare("0-3,8-15", "");
     run_stages("");
     CHECK_EQ(emulate_on(3, "", ""), 0);
@@ -95,6 +105,7 @@ static void nodes_in_the_middle(void)
 {
     static const unsigned ranks[8] = {4, 5, 6, 7, 8, 9, 10, 11};
 
+    own_job("middle");
     prepare("4-11", "");
     run_stages("--split");
     CHECK_EQ(emulate_on(2, "--split", ""), 0);
@@ -106,16 +117,19 @@ static void nodes_in_the_middle(void)
 
 int main(void)
 {
+    static const struct check_case cases[] = {
+        CHECK_CASE(one_agent_then_two),
+        CHECK_CASE(large_payload),
+        CHECK_CASE(three_agents_of_which_two_are_neighbours),
+        CHECK_CASE(nodes_in_the_middle),
+    };
     char parent[] = "/tmp/crystal-nodes.XXXXXX";
 
     if (nodes_begin(parent))
         return 1;
     check_begin();
-    CHECK_RUN(one_agent_hosts_two_nodes);
-    CHECK_RUN(two_agents);
-    CHECK_RUN(large_payload);
-    CHECK_RUN(three_agents_of_which_two_are_neighbours);
-    CHECK_RUN(nodes_in_the_middle);
+    alarm(300);
+    check_together(cases, sizeof cases / sizeof *cases);
     by_hand_end(parent);
     return check_end();
 }
