@@ -107,13 +107,15 @@ static int show_run(const char *path, struct crystal_error *err)
         const struct crystal_run_record *r = (struct crystal_run_record *)records + i;
 
         printf("%8" PRIu64 " %-13s %016" PRIx64 " %u/%u %11" PRIu64
-               " %15.3f %+8.3f %+8.3f %8u%s%s\n",
+               " %15.3f %+8.3f %+8.3f %8u%s%s",
                r->order, crystal_func_name(r->func), r->comm_id, r->crank, r->nranks,
                r->bytes, (double)r->api_ns / 1e3,
                (double)(int64_t)(r->arrive_ns - r->api_ns) / 1e3,
                (double)(int64_t)(r->end_ns - r->api_ns) / 1e3, r->waited_us,
                r->flags & CRYSTAL_RUN_VIRTUAL ? " virtual" : "",
                r->flags & CRYSTAL_RUN_STANDIN ? " stand-in" : "");
+        crystal_show_way(stdout, r->way);
+        putchar('\n');
     }
     free(records);
     return 0;

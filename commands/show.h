@@ -20,4 +20,7 @@ int crystal_show_graph(FILE *out, const struct crystal_graph *g, int with_ops);
 /* Iterations, computation and transfers of a profile. */
 void crystal_show_profile(FILE *out, const struct crystal_profile *p);
 
+/* What is known of a collective's CRYSTAL_OP_WAY: " by tree with LL", or nothing. */
+void crystal_show_way(FILE *out, uint8_t way);
+
 #endif

@@ -5,11 +5,17 @@
 
 #include <inttypes.h>
 
-static void print_coll(FILE *out, const struct crystal_op *op)
+void crystal_show_way(FILE *out, uint8_t way)
 {
     static const char *const algos[] = {"", " by ring", " by tree", " by PAT"};
     static const char *const protos[] = {"", " with Simple", " with LL", " with LL128"};
 
+    fputs(algos[CRYSTAL_OP_ALGO(way)], out);
+    fputs(protos[CRYSTAL_OP_PROTO(way)], out);
+}
+
+static void print_coll(FILE *out, const struct crystal_op *op)
+{
     fprintf(out, "%-13s comm %u stream %u %s x %" PRIu64, crystal_func_name(op->func),
             op->comm, op->stream, crystal_dtype_name(op->dtype), op->value);
     if (crystal_func_reduces(op->func))
@@ -20,8 +26,7 @@ static void print_coll(FILE *out, const struct crystal_op *op)
         fprintf(out, " in place");
     if (op->flags & CRYSTAL_OP_FLAG_BARRIER)
         fprintf(out, " barrier");
-    fputs(algos[CRYSTAL_OP_ALGO(op->flags)], out);
-    fputs(protos[CRYSTAL_OP_PROTO(op->flags)], out);
+    crystal_show_way(out, op->flags);
 }
 
 static void print_name(FILE *out, const struct crystal_op *ops, uint64_t at,
