@@ -11,8 +11,8 @@
 #define CRYSTAL_ENV_LRANK          "CRYSTAL_LRANK"   /* this process's logical rank */
 #define CRYSTAL_ENV_LOGICAL_RANKS  "CRYSTAL_LOGICAL_RANKS"
 #define CRYSTAL_ENV_RANKS_PER_NODE "CRYSTAL_RANKS_PER_NODE" /* of a target node */
-/* Under Slurm: all settings of the task, NAME=VALUE lines, so that they can be put right
- * behind a container's start that has changed them (`scrystal rank`). */
+/* Under Slurm: all settings of the task, NAME=VALUE lines, so that they can be put
+ * right behind a container's start that has changed them (`scrystal rank`). */
 #define CRYSTAL_ENV_RANK_ENV "CRYSTAL_RANK_ENV"
 /* Agents under Slurm: the crystal.yaml of the node, by its plugstack.conf. */
 #define CRYSTAL_ENV_NODE_CONFIG "CRYSTAL_NODE_CONFIG"
@@ -59,8 +59,8 @@
 /* Plugin: how many NICs NCCL sees, crystal0 and so on, each of the wire's speed;
  * unset = 1. */
 #define CRYSTAL_ENV_NICS "CRYSTAL_NICS"
-/* Plugin: where those NICs are in this machine, PCI addresses (0000:18:00.0) with commas,
- * one for each; unset = nowhere, NCCL takes them for far from every GPU. */
+/* Plugin: where those NICs are in this machine, PCI addresses (0000:18:00.0) with
+ * commas, one for each; unset = nowhere, NCCL takes them for far from every GPU. */
 #define CRYSTAL_ENV_NIC_PCI "CRYSTAL_NIC_PCI"
 /* Plugin: another NCCL net plugin (a path, NET v11) for connections between real ranks;
  * unset = our own TCP. */
