@@ -108,5 +108,7 @@ done
 run srun "${crystal[@]}" --crystal-sandbox=0-7,56-63 -J worlds --crystal-stages=capture \
     env WORLD_SIZE=4 "$rank"
 is "two sandbox nodes, another world size: one sentence" "$code $(grep -c 'runs with world size 4' <<<"$err")" "70 1"
+# --- slurmd's log is for admins: a line for each job at most
+is "slurmd's log" "$(grep -h 'crystal:' "$work"/cluster/log/slurmd-n*.log | wc -l)" 0
 nothing_left "all: nothing is left"
 done_testing
