@@ -12,6 +12,8 @@ import torch.distributed
 from torch.distributed import distributed_c10d
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
+from . import launch
+
 try:
     from . import _backend
 except ImportError:  # not built: enough for NCCL, where the library stands before it
@@ -143,3 +145,5 @@ def attach():
         _tell_sites()
     register_optimizer_step_post_hook(_after_step)
     _leave_detail_mode()
+    if launch.is_rank():
+        launch.attach()
