@@ -35,9 +35,10 @@ fails() { # fails NAME TEXT ARGUMENT...: the checker ends with 1 and prints TEXT
 }
 
 nccl='^p?nccl[A-Z][A-Za-z0-9]*$'
+cuda='^(__)?cuda[A-Z][A-Za-z0-9]*$'
 stream='^crystal_((stream|event|iteration)_[a-z_]*|call_site)$'
 net='^(ncclNetPlugin_v11|ncclProfiler_v5|ncclTunerPlugin_v5|crystal_net_wait|crystal_net_wake|crystal_net_more)$'
-library libcrystal-nccl.so "$nccl|$stream" ncclAllReduce
+library libcrystal-nccl.so "$nccl|$stream|$cuda" ncclAllReduce
 library libcrystal-hostccl.so "$nccl|$stream" ncclAllReduce
 library libnccl-net-crystal.so "$net" ncclNetPlugin_v11
 library libcrystal-graph.so \
