@@ -1,8 +1,9 @@
-/* Included before everything but config.h (Makefile.am): lets objects that were built with a newer
- * glibc load where an older one, from 2.28 on, is: in users' containers. Functions that
- * glibc 2.29 and later have under a new version, without another meaning for us, are
- * bound to their first one, which every glibc still has; stat(), fstat() and lstat(),
- * functions since 2.33, go where the headers of older ones led. tests/t/glibc.t looks.
+/* Included before everything but config.h (Makefile.am): lets objects that were built
+ * with a newer glibc load where an older one, from 2.28 on, is: in users' containers.
+ * Functions that glibc 2.29 and later have under a new version, without another meaning
+ * for us, are bound to their first one, which every glibc still has; stat(), fstat()
+ * and lstat(), functions since 2.33, go where the headers of older ones led.
+ * tests/t/glibc.t looks.
  */
 #ifndef CRYSTAL_OLD_GLIBC_H
 #define CRYSTAL_OLD_GLIBC_H
@@ -18,8 +19,7 @@
 #endif
 
 #if defined(CRYSTAL_GLIBC_FIRST) && defined(__GLIBC_PREREQ) && __GLIBC_PREREQ(2, 33)
-#define CRYSTAL_FIRST(name) \
-    __asm__(".symver " #name "," #name "@" CRYSTAL_GLIBC_FIRST)
+#define CRYSTAL_FIRST(name) __asm__(".symver " #name "," #name "@" CRYSTAL_GLIBC_FIRST)
 
 CRYSTAL_FIRST(dladdr);
 CRYSTAL_FIRST(dlclose);
