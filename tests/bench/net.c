@@ -35,12 +35,12 @@ static void rounds_run(struct ring *ring, int nranks, const char *name)
     double us[ROUNDS];
 
     for (int i = 0; i < ROUNDS; i++) {
-        struct ring_run run = {
-            .ring = ring,
-            .op = {CRYSTAL_FUNC_ALLREDUCE, (uint32_t)nranks, 0, COUNT, 4, 1, 0},
-            .is_float = 1,
-            .in = in,
-            .out = out};
+        struct ring_run run = {.ring = ring,
+                               .op = {CRYSTAL_FUNC_ALLREDUCE, (uint32_t)nranks, 0,
+                                      COUNT, 4, 1, 0, CRYSTAL_PROTO_SIMPLE, NULL},
+                               .is_float = 1,
+                               .in = in,
+                               .out = out};
         uint64_t start = crystal_now_ns();
 
         if (!ring_collective(&run))

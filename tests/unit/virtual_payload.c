@@ -166,12 +166,12 @@ static void collective_check(struct ring *ring, int it, int op)
                          ? (uint64_t)N * ops[op].count
                          : ops[op].count;
     uint32_t *in = input(me, it, op), *out = calloc(count, 4);
-    struct ring_run run = {
-        .ring = ring,
-        .op = {ops[op].func, N, ops[op].root, ops[op].count, 4, 1, 0},
-        .is_max = ops[op].redop == ncclMax,
-        .in = (unsigned char *)in,
-        .out = (unsigned char *)out};
+    struct ring_run run = {.ring = ring,
+                           .op = {ops[op].func, N, ops[op].root, ops[op].count, 4, 1, 0,
+                                  CRYSTAL_PROTO_SIMPLE, NULL},
+                           .is_max = ops[op].redop == ncclMax,
+                           .in = (unsigned char *)in,
+                           .out = (unsigned char *)out};
     uint64_t wrong = 0;
 
     if (ops[op].func == CRYSTAL_FUNC_ALLGATHER)
@@ -362,7 +362,8 @@ static void floats_check(struct ring *ring, int it, int as, bool sum_all)
 {
     float *in = malloc(F_COUNT * sizeof *in), *out = calloc(F_COUNT, sizeof *out);
     struct ring_run run = {.ring = ring,
-                           .op = {CRYSTAL_FUNC_ALLREDUCE, N, 0, F_COUNT, 4, 1, 0},
+                           .op = {CRYSTAL_FUNC_ALLREDUCE, N, 0, F_COUNT, 4, 1, 0,
+                                  CRYSTAL_PROTO_SIMPLE, NULL},
                            .is_float = 1,
                            .in = (unsigned char *)in,
                            .out = (unsigned char *)out};
@@ -556,10 +557,11 @@ static void refuse(void (*record)(uint32_t rank), enum crystal_func func,
     pid = fork();
     if (pid == 0) {
         uint32_t in[10 * N] = {0}, out[10 * N];
-        struct ring_run run = {.ring = &ring,
-                               .op = {func, N, 0, 10, 4, 1, 0},
-                               .in = (unsigned char *)in,
-                               .out = (unsigned char *)out};
+        struct ring_run run = {
+            .ring = &ring,
+            .op = {func, N, 0, 10, 4, 1, 0, CRYSTAL_PROTO_SIMPLE, NULL},
+            .in = (unsigned char *)in,
+            .out = (unsigned char *)out};
 
         rank_open(&ring, "rvvv", 0, NULL);
         for (uint32_t i = 0; i < passed; i++)

@@ -117,13 +117,14 @@ static bool collective(struct ring *ring, enum crystal_func func, uint64_t count
                        uint32_t root)
 {
     unsigned char *in = calloc(count * NRANKS, 4), *out = calloc(count * NRANKS, 4);
-    struct ring_run run = {.ring = ring,
-                           .op = {func, NRANKS, root, count, 4, 1, 0},
-                           .is_float = 1,
-                           .in = in,
-                           .out = out,
-                           .receive_done_ns = told->receive_done_ns,
-                           .send_post_ns = told->send_post_ns};
+    struct ring_run run = {
+        .ring = ring,
+        .op = {func, NRANKS, root, count, 4, 1, 0, CRYSTAL_PROTO_SIMPLE, NULL},
+        .is_float = 1,
+        .in = in,
+        .out = out,
+        .receive_done_ns = told->receive_done_ns,
+        .send_post_ns = told->send_post_ns};
     bool good = ring_collective(&run);
 
     told->sends = run.sends;
@@ -463,7 +464,8 @@ static void integer_all_reduce(struct ring *ring)
 {
     unsigned char in[40] = {0}, out[40];
     struct ring_run run = {.ring = ring,
-                           .op = {CRYSTAL_FUNC_ALLREDUCE, NRANKS, 0, 10, 4, 1, 0},
+                           .op = {CRYSTAL_FUNC_ALLREDUCE, NRANKS, 0, 10, 4, 1, 0,
+                                  CRYSTAL_PROTO_SIMPLE, NULL},
                            .in = in,
                            .out = out};
 
