@@ -43,7 +43,7 @@ struct slot {
 struct backend_end {
     struct crystal_net_end base;
     const ncclNet_v11_t *net;
-    int fd; /* -1: not needed any more */
+    int fd; /* the hello's; open as long as the connection */
     int nic;
     void *context, *listener, *comm; /* the backend's; comm NULL: not connected yet */
     char handle[NCCL_NET_HANDLE_MAXSIZE];
@@ -112,6 +112,25 @@ struct crystal_backend *crystal_backend_open(const char *path,
 
 /* --- meeting --- */
 
+static int does_not_meet(const struct backend_end *b, int code,
+                         struct crystal_error *err)
+{
+    return crystal_error_set(err, code ? code : ECONNRESET,
+                             "rank %d of its communicator does not meet by the net "
+                             "plugin '%s': %s; give all ranks one CRYSTAL_NET_BACKEND",
+                             (int)b->base.peer_crank, b->net->name,
+                             code ? strerror(code) : "it left");
+}
+
+/* Whether the other end has closed its socket, which it does with the connection. */
+static bool has_left(const struct backend_end *b)
+{
+    char byte;
+    ssize_t n = recv(b->fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT);
+
+    return n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR);
+}
+
 /* The backend's handle goes over the socket. 1 done, 0 not yet. */
 static int move_handle(struct backend_end *b, struct crystal_error *err)
 {
@@ -129,12 +148,7 @@ static int move_handle(struct backend_end *b, struct crystal_error *err)
             return 0;
         }
         if (n <= 0)
-            return crystal_error_set(err, n ? errno : ECONNRESET,
-                                     "rank %d of its communicator does not meet by the "
-                                     "net plugin '%s': %s; give all ranks one "
-                                     "CRYSTAL_NET_BACKEND",
-                                     (int)b->base.peer_crank, b->net->name,
-                                     n ? strerror(errno) : "it left");
+            return does_not_meet(b, n ? errno : 0, err);
         b->handle_bytes += (size_t)n;
     }
     return 1;
@@ -144,6 +158,7 @@ static int move_handle(struct backend_end *b, struct crystal_error *err)
 static int meet(struct backend_end *b, struct crystal_error *err)
 {
     ncclResult_t result;
+    bool is_alone;
     int code;
 
     if (b->comm)
@@ -151,11 +166,14 @@ static int meet(struct backend_end *b, struct crystal_error *err)
     code = move_handle(b, err);
     if (code <= 0)
         return code;
+    is_alone = has_left(b); /* asked first: what it did before is there then */
     result = b->base.is_send
                  ? b->net->connect(b->context, b->nic, b->handle, &b->comm, NULL)
                  : b->net->accept(b->listener, &b->comm, NULL);
     if (result)
         return failed(b, b->base.is_send ? "connect" : "accept", result, err);
+    if (!b->comm && is_alone)
+        return does_not_meet(b, 0, err);
     if (!b->comm) {
         crystal_wait_until(crystal_now_ns() + ASK_AGAIN_NS);
         return 0;

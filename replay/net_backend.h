@@ -4,8 +4,9 @@
  * The two ends meet as they do for TCP: the sender's process connects to the listener
  * that our handle names, and says hello with kind 3. Then the receiver listens by the
  * backend and sends the backend's handle, 128 bytes, over that socket; the sender
- * connects by it, and the socket has no further use. So the backend needs no room in
- * our handle, and the bootstrap proxy sees nothing of it.
+ * connects by it. The socket stays open as long as the connection: who is not connected
+ * yet sees by its end that the other has gone. So the backend needs no room in our
+ * handle, and the bootstrap proxy sees nothing of it.
  *
  * The backend moves host memory; NCCL's buffers on a GPU are copied as for TCP
  * (net_copy.h), and such messages are registered one by one. Where the wire is paced, a

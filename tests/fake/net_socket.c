@@ -2,7 +2,7 @@
  * CRYSTAL_NET_BACKEND. A message is its size (8 bytes) and its bytes; one request after
  * the other moves. Where NET_SOCKET_LOG names a file, each end adds a line "send" or
  * "receive" with its messages and bytes when it is closed. NET_SOCKET_FAIL=N lets the
- * N-th message of an end fail.
+ * N-th message of an end fail, =connect its connections to others.
  */
 #include "config.h"
 
@@ -92,12 +92,16 @@ static struct end *end_make(int fd, int is_send)
 static ncclResult_t fake_connect(void *ctx, int nic, void *handle, void **ret,
                                  void **unused)
 {
+    const char *fail = getenv("NET_SOCKET_FAIL");
     struct sockaddr_in in;
-    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    int fd;
 
     (void)ctx;
     (void)nic;
     (void)unused;
+    if (fail && strcmp(fail, "connect") == 0)
+        return ncclRemoteError;
+    fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     memcpy(&in, (char *)handle + NCCL_NET_HANDLE_MAXSIZE - sizeof in, sizeof in);
     if (fd < 0 || connect(fd, (struct sockaddr *)&in, sizeof in))
         return ncclRemoteError;

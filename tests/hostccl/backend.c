@@ -11,7 +11,7 @@
 
 static char log_path[64], plugin_path[4200];
 static struct server server;
-static int wants_failure;
+static int wants_failure; /* 1: of rank 1's plugin alone, 2: rank 1 has none */
 
 static void reduce(ncclComm_t comm, int crank, float sum)
 {
@@ -140,6 +140,8 @@ static void fails(int rank, int n)
 
     if (wants_failure == 2 && rank == 1)
         (void)unsetenv(CRYSTAL_ENV_NET_BACKEND);
+    if (wants_failure == 1 && rank == 0)
+        (void)unsetenv("NET_SOCKET_FAIL");
     result = ncclCommInitRank(&comm, n, id, rank);
     for (int i = 0; i < 4 && !result; i++) {
         result = ncclAllReduce(&value, &value, 1, ncclFloat32, ncclSum, comm, NULL);
@@ -156,6 +158,11 @@ static void what_goes_wrong(void)
     begin();
     (void)setenv("NET_SOCKET_FAIL", "2", 1);
     CHECK_EQ(ranks_run(2, fails), 0);
+    /* rank 1 goes before it is connected to rank 0, whose own plugin has no fault */
+    wants_failure = 1;
+    (void)setenv("NET_SOCKET_FAIL", "connect", 1);
+    CHECK_EQ(ranks_run(2, fails), 0);
+    wants_failure = 0;
     (void)unsetenv("NET_SOCKET_FAIL");
     (void)setenv(CRYSTAL_ENV_NET_BACKEND, "/nowhere/libnccl-net-none.so", 1);
     CHECK_EQ(ranks_run(2, fails), 0);
