@@ -21,6 +21,7 @@
 
 struct crystal_backend {
     const ncclNet_v11_t *net;
+    void *context; /* stays open: some plugins end with their last one */
     int nics;
 };
 
@@ -104,8 +105,8 @@ struct crystal_backend *crystal_backend_open(const char *path,
         (void)crystal_error_set(err, ENOMEM, "out of memory for the net plugin");
         return NULL;
     }
-    backend->net =
-        net; /* the first context stays: some plugins end with the last one */
+    backend->net = net;
+    backend->context = context;
     backend->nics = nics;
     return backend;
 }

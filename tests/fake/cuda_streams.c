@@ -38,6 +38,7 @@ typedef struct stream {
 } stream;
 
 struct event {
+    event *next; /* of those that are destroyed */
     pthread_mutex_t lock;
     pthread_cond_t changed;
     unsigned long issued, done; /* records */
@@ -319,10 +320,17 @@ int cudaEventCreateWithFlags(void **ret, unsigned flags)
 }
 
 /* Events stay, since a stream may still have one in its queue. */
-EXPORT int cudaEventDestroy(void *e);
-int cudaEventDestroy(void *e)
+EXPORT int cudaEventDestroy(void *handle);
+int cudaEventDestroy(void *handle)
 {
-    (void)e;
+    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+    static event *destroyed;
+    event *e = handle;
+
+    (void)pthread_mutex_lock(&lock);
+    e->next = destroyed;
+    destroyed = e;
+    (void)pthread_mutex_unlock(&lock);
     return 0;
 }
 

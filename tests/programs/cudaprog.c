@@ -87,13 +87,24 @@ static void load_cuda(void)
     }
 }
 
+/* The program keeps its memory and events to its end, as PyTorch does. */
+static void *keep(void *what)
+{
+    static void *kept[64];
+    static unsigned count;
+
+    if (count == sizeof kept / sizeof kept[0])
+        die("too much to keep");
+    return kept[count++] = what;
+}
+
 /* Pinned memory: what is in streams reads and writes it like the device's own. */
 static float *device_floats(void)
 {
     void *memory;
 
     CUDA(host_alloc(&memory, COUNT * sizeof(float), 1));
-    return memory;
+    return keep(memory);
 }
 
 static void *event_create(void)
@@ -101,7 +112,7 @@ static void *event_create(void)
     void *event;
 
     CUDA(event_create(&event, 2));
-    return event;
+    return keep(event);
 }
 
 /* --- kernels --- */
