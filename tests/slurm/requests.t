@@ -90,8 +90,8 @@ again() { # NAME JOB: has been put back; Slurm would let it wait for two minutes
     wait_until 30 scontrol update JobId="$2" StartTime=now
     wait_until 60 job_is_over "$2"
     is "$1: state" "$(state_field "$2" JobState) $(state_field "$2" Restarts)" "COMPLETED 1"
-    is "$1: goes on behind plan" "$(grep -c " ranks, 2 iterations " "$1.out") $(grep 'skipped\|^code' "$1.out" | tr '\n' ' ')" \
-        "2 crystal: capture and plan are current, skipped code 0 "
+    is "$1: goes on behind plan" "$(grep -c "^crystal: capture: .* ranks, 2 iterations " "$1.out") $(grep 'skipped\|^code' "$1.out" | tr '\n' ' ')" \
+        "1 crystal: capture and plan are current, skipped code 0 "
 }
 run sbatch --parsable "${all[@]}" -J requeue -o requeue.out job
 id=$out
