@@ -5,11 +5,6 @@ set -u
 libs=$CRYSTAL_BUILDDIR/.libs
 number=0
 command -v objdump >/dev/null || { echo "1..0 # SKIP no objdump; install binutils"; exit 0; }
-if [ -n "${SANITIZER_FLAGS:-}" ]; then # it runs where it was made
-    echo "1..1"
-    echo "ok 1 - nothing to look at in a build with sanitizers"
-    exit 0
-fi
 newer() { # FILE: what it needs that came after 2.28
     objdump -T "$1" | grep -oE 'GLIBC_2\.(29|[3-9][0-9])\)? +[A-Za-z0-9_]+' | tr -s ' ' | sort -u
 }
