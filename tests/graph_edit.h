@@ -7,20 +7,15 @@
 #include "runtime/graph_write.h"
 #include "runtime/synth.h"
 
+#include "tests/must.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 static struct crystal_error edit_err;
 
-#define EDIT_MUST(call)                                                    \
-    do {                                                                   \
-        if (call) {                                                        \
-            printf("Bail out! %s:%d: %s: %s\n", __FILE__, __LINE__, #call, \
-                   crystal_error_text(&edit_err));                         \
-            exit(1);                                                       \
-        }                                                                  \
-    } while (0)
+#define EDIT_MUST(call) MUST_OF(call, edit_err)
 
 /* Changes the records of a rank's own copy of its list; returns how many there are now,
  * at most count. */

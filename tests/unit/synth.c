@@ -8,6 +8,7 @@
 #include "runtime/synth.h"
 
 #include "tests/check.h"
+#include "tests/must.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -16,15 +17,6 @@
 
 static struct crystal_error err;
 static char path[64];
-
-#define MUST(call)                                                         \
-    do {                                                                   \
-        if (call) {                                                        \
-            printf("Bail out! %s:%d: %s: %s\n", __FILE__, __LINE__, #call, \
-                   crystal_error_text(&err));                              \
-            exit(1);                                                       \
-        }                                                                  \
-    } while (0)
 
 #define MODEL "model: {layers: 16, hidden: 1024, heads: 16, ffn: 4096}\n"
 #define FREE  "network: {bandwidth: 0, latency: 0, node-bandwidth: 0, node-latency: 0}\n"

@@ -7,6 +7,7 @@
 #include "runtime/timeline.h"
 
 #include "tests/check.h"
+#include "tests/must.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -19,15 +20,6 @@
 
 static struct crystal_error err;
 static char path[64];
-
-#define MUST(call)                                                         \
-    do {                                                                   \
-        if (call) {                                                        \
-            printf("Bail out! %s:%d: %s: %s\n", __FILE__, __LINE__, #call, \
-                   crystal_error_text(&err));                              \
-            exit(1);                                                       \
-        }                                                                  \
-    } while (0)
 
 struct bench {
     uint32_t n, comm_count;
