@@ -18,6 +18,18 @@
 #define TCP_BATCH      8 /* messages written with one call */
 #define TCP_HEAD_BYTES sizeof(struct crystal_tcp_message)
 
+/* What a call that moved nothing means; result: what it returned, errno is its own. 0:
+ * it would have blocked, and events are noted for the thread's sleep; else the code. */
+static int not_moved(struct tcp_end *t, ssize_t result, short events,
+                     struct crystal_error *err)
+{
+    if (result < 0 && errno == EAGAIN) {
+        crystal_wait_fd(t->fd, events);
+        return 0;
+    }
+    return crystal_tcp_gone(t, result < 0 ? errno : 0, err);
+}
+
 /* --- sending --- */
 
 /* Bytes of a message on the socket. */
@@ -73,12 +85,8 @@ static int queue_write(struct tcp_end *t, struct crystal_error *err)
         sent = sendmsg(t->fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
         if (sent < 0 && errno == EINTR)
             continue;
-        if (sent < 0 && errno == EAGAIN) {
-            crystal_wait_fd(t->fd, POLLOUT);
-            return 0;
-        }
         if (sent < 0)
-            return crystal_tcp_gone(t, errno, err);
+            return not_moved(t, sent, POLLOUT, err);
         t->written += (uint64_t)sent;
         while ((r = crystal_net_queue_first(&t->base)) &&
                t->written >= stream_bytes(r)) {
@@ -115,12 +123,8 @@ static int acks_read(struct tcp_end *t, struct crystal_error *err)
 
         if (got < 0 && errno == EINTR)
             continue;
-        if (got < 0 && errno == EAGAIN) {
-            crystal_wait_fd(t->fd, POLLIN);
-            return 0;
-        }
         if (got <= 0)
-            return crystal_tcp_gone(t, got < 0 ? errno : 0, err);
+            return not_moved(t, got, POLLIN, err);
         t->ack_got += (uint32_t)got;
         if (t->ack_got < sizeof t->ack)
             continue;
@@ -149,12 +153,8 @@ static int answers_send(struct tcp_end *t, struct crystal_error *err)
 
         if (sent < 0 && errno == EINTR)
             continue;
-        if (sent < 0 && errno == EAGAIN) {
-            crystal_wait_fd(t->fd, POLLOUT);
-            return 0;
-        }
         if (sent < 0)
-            return crystal_tcp_gone(t, errno, err);
+            return not_moved(t, sent, POLLOUT, err);
         t->answer_bytes -= (uint32_t)sent;
         memmove(t->answers, t->answers + sent, t->answer_bytes);
     }
@@ -247,12 +247,8 @@ static int socket_read(struct tcp_end *t, struct crystal_net_request *r,
     do {
         got = socket_take(t, r, rest);
     } while (got < 0 && errno == EINTR);
-    if (got < 0 && errno == EAGAIN) {
-        crystal_wait_fd(t->fd, POLLIN);
-        return 0;
-    }
     if (got <= 0)
-        return crystal_tcp_gone(t, got < 0 ? errno : 0, err);
+        return not_moved(t, got, POLLIN, err);
     if ((uint64_t)got <= rest) {
         r->got += (uint64_t)got;
     } else {
