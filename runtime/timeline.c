@@ -256,6 +256,7 @@ crystal_timeline_create(const struct crystal_timeline_config *config,
     }
     t->config.network = NULL; /* borrowed until here only */
     t->config.scale_ppm = NULL;
+    t->config.samples = NULL;
     return t;
 }
 

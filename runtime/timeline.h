@@ -55,11 +55,21 @@ enum crystal_timeline_nics {
                            late would change what has been told */
 };
 
+/* Computation as it was in some iterations of a representative. */
+struct crystal_timeline_samples {
+    uint32_t count;
+    const uint64_t *gap_ns; /* [count][instr_count]; borrowed until destroy */
+};
+
 struct crystal_timeline_config {
     const struct crystal_graph *graph;       /* borrowed until destroy */
     struct crystal_program *const *programs; /* by representative; borrowed */
     const uint64_t *const *gap_ns;           /* by representative and instruction:
                                                 computation before it; borrowed */
+    const struct crystal_timeline_samples
+        *samples; /* by representative: where count is not 0, each of its ranks draws
+                     one for each iteration, evenly and by itself, in place of gap_ns;
+                     borrowed until create; may be NULL */
     const uint64_t *tail_ns; /* by representative: computation behind the last
                                 instruction of an iteration; borrowed; may be NULL */
     struct crystal_transfer_wire wire;
@@ -67,7 +77,7 @@ struct crystal_timeline_config {
                                               returned; may be NULL */
     uint32_t jitter_ppm;       /* computation of every rank and instruction is longer or
                                   shorter by up to so much, evenly; at most 1000000 */
-    uint64_t seed;             /* of the jitter: equal seeds give equal times */
+    uint64_t seed;             /* of jitter and samples: equal seeds give equal times */
     const uint32_t *scale_ppm; /* by lrank: its computation takes so many millionths of
                                   its time; borrowed until create; may be NULL */
     const uint8_t *is_outside; /* by lrank: its arrivals are fed; NULL: none is */

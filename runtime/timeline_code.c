@@ -384,6 +384,16 @@ static struct tl_code *share_queue(struct compile *c, struct tl_code *main,
     return shared;
 }
 
+static uint32_t gap_of(const struct tl_list *list, uint32_t instr)
+{
+    const struct crystal_timeline_samples *s = &list->samples;
+
+    for (uint32_t i = 0; i < s->count; i++)
+        if (s->gap_ns[(size_t)i * list->program->instr_count + instr])
+            return TL_WIDE;
+    return s->count ? 0 : narrow(list->gap_ns[instr]);
+}
+
 /* The groups' operations go behind the iteration, so they are made first into the
  * list's code and moved. */
 static int iteration(struct compile *c)
@@ -397,7 +407,7 @@ static int iteration(struct compile *c)
         struct tl_code code;
 
         bad = instruction(c, i, &group_begin, &code);
-        code.gap_ns = narrow(list->gap_ns[i]);
+        code.gap_ns = gap_of(list, i);
         if (code.gap_ns == TL_WIDE && code.instr != i) { /* the gap is found by instr */
             main[count++] =
                 (struct tl_code){.kind = TL_NOTHING, .instr = i, .gap_ns = TL_WIDE};
@@ -438,6 +448,8 @@ int tl_list_init(struct crystal_timeline *t, uint32_t rep, struct crystal_error 
 
     list->program = c.p;
     list->gap_ns = t->config.gap_ns[rep];
+    if (t->config.samples)
+        list->samples = t->config.samples[rep];
     list->tail_ns = t->config.tail_ns ? t->config.tail_ns[rep] : 0;
     list->lane_count = c.p->stream_count ? c.p->stream_count : 1;
     if (list->lane_count > 256)

@@ -66,6 +66,7 @@ struct tl_list {
     uint32_t lane_count, slot_count;
     const struct crystal_program *program;
     const uint64_t *gap_ns;
+    struct crystal_timeline_samples samples; /* count 0: gap_ns */
     uint64_t tail_ns;
     double most_ns; /* computation of an iteration */
 };
@@ -346,6 +347,20 @@ static inline uint64_t tl_jittered(const struct crystal_timeline *t,
     x = (x ^ x >> 32) * UINT64_C(0xd6e8feb86659fd93);
     factor = (int64_t)(int32_t)(uint32_t)(x >> 32) * t->jitter >> 31;
     return ns >> 40 ? ns : (uint64_t)((int64_t)ns + ((int64_t)ns * factor >> 20));
+}
+
+/* Computation before an instruction whose code does not say it. */
+static inline uint64_t tl_gap(const struct tl_rank *r, uint64_t iteration,
+                              uint32_t instr)
+{
+    const struct crystal_timeline_samples *s = &r->list->samples;
+    uint64_t x = r->seed ^ iteration * UINT64_C(0x9e3779b97f4a7c15);
+
+    if (s->count == 0)
+        return r->list->gap_ns[instr];
+    x = (x ^ x >> 32) * UINT64_C(0xd6e8feb86659fd93);
+    x = (x >> 32) * s->count >> 32; /* evenly below count */
+    return s->gap_ns[x * r->list->program->instr_count + instr];
 }
 
 /* How long computation of ns takes this rank there. what: 0 host, 1 kernel. */

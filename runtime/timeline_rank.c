@@ -470,7 +470,8 @@ static void host_run(struct crystal_timeline *t, struct tl_rank *r)
             c = r->list->code;
         }
         if (!r->gap_done && c->gap_ns) {
-            uint64_t ns = c->gap_ns != TL_WIDE ? c->gap_ns : r->list->gap_ns[c->instr];
+            uint64_t ns =
+                c->gap_ns != TL_WIDE ? c->gap_ns : tl_gap(r, r->iteration, c->instr);
 
             r->host_ns += tl_computation(t, r, ns, (uint32_t)r->iteration, c->instr, 0);
         }
