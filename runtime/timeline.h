@@ -57,7 +57,7 @@ enum crystal_timeline_nics {
 
 /* Computation as it was in some iterations of a representative. */
 struct crystal_timeline_samples {
-    uint32_t count;
+    uint32_t count;         /* of ranks that draw together: as many */
     const uint64_t *gap_ns; /* [count][instr_count]; borrowed until destroy */
 };
 
@@ -67,9 +67,12 @@ struct crystal_timeline_config {
     const uint64_t *const *gap_ns;           /* by representative and instruction:
                                                 computation before it; borrowed */
     const struct crystal_timeline_samples
-        *samples; /* by representative: where count is not 0, each of its ranks draws
-                     one for each iteration, evenly and by itself, in place of gap_ns;
-                     borrowed until create; may be NULL */
+        *samples; /* by representative: where count is not 0, its ranks draw one of
+                     them for each iteration, evenly, in place of gap_ns. The first
+                     ranks of all representatives draw the same number, as do the second
+                     ones, and so on: what ranks measured together stays together.
+                     Borrowed until create; may be NULL */
+    int draws_together;      /* all ranks draw the same number */
     const uint64_t *tail_ns; /* by representative: computation behind the last
                                 instruction of an iteration; borrowed; may be NULL */
     struct crystal_transfer_wire wire;

@@ -67,6 +67,7 @@ struct tl_list {
     const struct crystal_program *program;
     const uint64_t *gap_ns;
     struct crystal_timeline_samples samples; /* count 0: gap_ns */
+    uint32_t rank_count;
     uint64_t tail_ns;
     double most_ns; /* computation of an iteration */
 };
@@ -164,7 +165,7 @@ struct tl_rank {
     struct tl_pair **pair; /* by program pair */
     uint64_t *pair_seq;
     uint64_t host_ns, begin_ns, iteration;
-    uint64_t seed;
+    uint64_t seed, draws; /* of jitter, of samples */
     uint32_t lrank, scale_ppm;
     /* by way, where all messages of the rank share its NIC */
     struct tl_nic nics[TL_WAYS];
@@ -354,7 +355,7 @@ static inline uint64_t tl_gap(const struct tl_rank *r, uint64_t iteration,
                               uint32_t instr)
 {
     const struct crystal_timeline_samples *s = &r->list->samples;
-    uint64_t x = r->seed ^ iteration * UINT64_C(0x9e3779b97f4a7c15);
+    uint64_t x = r->draws ^ iteration * UINT64_C(0x9e3779b97f4a7c15);
 
     if (s->count == 0)
         return r->list->gap_ns[instr];

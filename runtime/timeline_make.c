@@ -306,6 +306,13 @@ static int computation_check(const struct crystal_timeline *t)
     return 0;
 }
 
+static uint64_t seed_of(const struct crystal_timeline *t, uint32_t number)
+{
+    uint64_t seed = (t->config.seed + 1 + number) * UINT64_C(0x9e3779b97f4a7c15);
+
+    return seed ^ seed >> 29;
+}
+
 /* Which ranks there are, and room for them. */
 static int ranks_make(struct crystal_timeline *t)
 {
@@ -317,13 +324,14 @@ static int ranks_make(struct crystal_timeline *t)
     if (!t->ranks || !t->beyond)
         return -ENOMEM;
     for (uint32_t i = 0; i < t->lrank_count; i++) {
+        struct tl_list *list = &t->lists[crystal_graph_rep_of(t->config.graph, i)];
         struct tl_rank *r = &t->ranks[i];
 
         r->lrank = i;
-        r->list = &t->lists[crystal_graph_rep_of(t->config.graph, i)];
+        r->list = list;
         r->scale_ppm = scale_of(&t->config, i);
-        r->seed = (t->config.seed + 1 + i) * UINT64_C(0x9e3779b97f4a7c15);
-        r->seed ^= r->seed >> 29;
+        r->seed = seed_of(t, i);
+        r->draws = seed_of(t, t->config.draws_together ? 0 : list->rank_count++);
         if (t->config.is_outside && t->config.is_outside[i])
             continue; /* OUTSIDE */
         r->state = TL_RUNS;

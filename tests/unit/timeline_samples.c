@@ -12,7 +12,7 @@
 
 #define ITERATIONS 4000
 
-static uint64_t took_ns[2][ITERATIONS];
+static uint64_t took_ns[4][ITERATIONS];
 
 static void on_iteration(void *context, uint32_t lrank, uint64_t iteration,
                          uint64_t begin_ns, uint64_t end_ns)
@@ -21,7 +21,8 @@ static void on_iteration(void *context, uint32_t lrank, uint64_t iteration,
     took_ns[lrank][iteration] = end_ns - begin_ns;
 }
 
-/* Two ranks that compute, reduce, wait, and compute again, each of its own kind. */
+/* Two pairs of ranks that compute, reduce, wait, and compute again. The second pair is
+ * like the first. A pair reduces among itself, or all do. */
 static struct bench {
     struct job job;
     struct crystal_graph *graph;
@@ -32,16 +33,16 @@ static struct bench {
     struct crystal_timeline_config config;
 } b;
 
-static void begin(void)
+static void begin(bool all)
 {
     char path[160];
 
     memset(&b, 0, sizeof b);
-    job_begin(&b.job, 2, NULL, "0-1", "0-1");
-    job_text(&b.job, "comms.tab", "w\t2\t0-1\n");
+    job_begin(&b.job, 4, "tp=2,dp=2", "0-1", "0-1");
+    job_text(&b.job, "comms.tab", all ? "w\t4\t0-3\n" : "w\t2\t0-1\n");
     for (uint32_t r = 0; r < 2; r++) {
         job_rank(&b.job, "ranks", r);
-        job_comm(&b.job, "w", r, 2);
+        job_comm(&b.job, "w", r, all ? 4 : 2);
         for (int i = 0; i < 3; i++) {
             job_coll(&b.job, CRYSTAL_FUNC_ALLREDUCE, 0, 1);
             job_sync(&b.job, 0, 1);
@@ -115,7 +116,7 @@ static unsigned times(uint32_t rank, uint64_t ns)
 /* Parts of two measured iterations are never mixed: each is 4000 ns as a whole. */
 static void an_iteration_is_drawn_as_a_whole(void)
 {
-    begin();
+    begin(false);
     sample(0, 1000, 3000);
     sample(0, 3000, 1000);
     run();
@@ -126,7 +127,7 @@ static void an_iteration_is_drawn_as_a_whole(void)
 /* Evenly: a third each, within 5 standard deviations of a binomial (30 each). */
 static void each_is_drawn_as_often(void)
 {
-    begin();
+    begin(false);
     sample(0, 1000, 0);
     sample(0, 2000, 0);
     sample(0, 5000000000, 0); /* more than the engine's code holds */
@@ -137,11 +138,26 @@ static void each_is_drawn_as_often(void)
     end();
 }
 
-/* Ranks draw by themselves: both are fast in a quarter of the iterations only, where
- * the mean of each would say 2000 ns. */
-static void ranks_draw_by_themselves(void)
+/* What two ranks measured in one iteration stays together: it was 4000 ns each time,
+ * not 3000 and not 5000. */
+static void ranks_of_a_pair_draw_together(void)
 {
-    begin();
+    begin(false);
+    sample(0, 4000, 0);
+    sample(0, 2000, 0);
+    sample(1, 3000, 0);
+    sample(1, 4000, 0);
+    run();
+    for (uint32_t r = 0; r < 4; r++)
+        CHECK_EQ(times(r, 4000), ITERATIONS);
+    end();
+}
+
+/* Pairs draw by themselves: both are fast in a quarter of the iterations only, where
+ * the mean of each would say 2000 ns. */
+static void pairs_draw_by_themselves(void)
+{
+    begin(true);
     for (uint32_t r = 0; r < 2; r++) {
         sample(r, 1000, 0);
         sample(r, 3000, 0);
@@ -149,7 +165,10 @@ static void ranks_draw_by_themselves(void)
     run();
     CHECK_EQ(times(0, 1000) + times(0, 3000), ITERATIONS);
     CHECK(times(0, 1000) > 1000 - 140 && times(0, 1000) < 1000 + 140);
-    CHECK_EQ(memcmp(took_ns[0], took_ns[1], sizeof took_ns[0]), 0);
+    CHECK_EQ(memcmp(took_ns[0], took_ns[3], sizeof took_ns[0]), 0);
+    b.config.draws_together = 1; /* then in half of them */
+    run();
+    CHECK(times(0, 1000) > 2000 - 160 && times(0, 1000) < 2000 + 160);
     end();
 }
 
@@ -157,7 +176,7 @@ static void the_seed_decides(void)
 {
     static uint64_t before[ITERATIONS];
 
-    begin();
+    begin(false);
     sample(0, 1000, 0);
     sample(0, 3000, 0);
     run();
@@ -173,7 +192,7 @@ static void the_seed_decides(void)
 /* A slow rank's draws are longer, too, and one without samples has its gaps. */
 static void with_other_settings(void)
 {
-    begin();
+    begin(false);
     sample(0, 1000, 0);
     b.gap_ns[1][0] = 100;
     b.config.slow_ppm_of_one = 200000;
@@ -189,7 +208,7 @@ static void no_draw_is_too_long(void)
 {
     struct crystal_error err = {0};
 
-    begin();
+    begin(false);
     sample(0, 1000, 0);
     sample(0, CRYSTAL_TIMELINE_LONGEST_NS, 1000);
     CHECK(!crystal_timeline_create(&b.config, &err));
@@ -202,7 +221,8 @@ int main(void)
     check_begin();
     CHECK_RUN(an_iteration_is_drawn_as_a_whole);
     CHECK_RUN(each_is_drawn_as_often);
-    CHECK_RUN(ranks_draw_by_themselves);
+    CHECK_RUN(ranks_of_a_pair_draw_together);
+    CHECK_RUN(pairs_draw_by_themselves);
     CHECK_RUN(the_seed_decides);
     CHECK_RUN(with_other_settings);
     CHECK_RUN(no_draw_is_too_long);
