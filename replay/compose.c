@@ -1,8 +1,8 @@
 /* Plan's traces -> job.profile. See compose.h.
  *
  * Every rank of a slice measures for the representative that stands for it. The
- * timeline then runs all ranks with the mean gaps, and with their 10th and 90th
- * percentiles for the spread.
+ * timeline then runs all ranks with the mean gaps, and for the spread with gaps of
+ * measured iterations that each rank draws.
  */
 #include "config.h"
 
@@ -281,6 +281,9 @@ static void compose_fini(struct compose *c)
     free(c->sum_ns);
     free(c->count);
     free(c->end_count);
+    free(c->samples);
+    free(c->scale_ppm);
+    free(c->drawn_ns);
     crystal_graph_close(c->graph);
     crystal_layout_fini(&c->layout);
 }

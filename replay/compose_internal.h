@@ -8,6 +8,7 @@
 #include "replay/slices.h"
 #include "runtime/layout.h"
 #include "runtime/profile_file.h"
+#include "runtime/timeline.h"
 
 #include <stdbool.h>
 
@@ -32,6 +33,10 @@ struct compose {
     uint64_t *sum_ns, *count; /* by lrank */
     uint64_t *end_count;      /* by op: ends added to composed_ns */
     bool takes_ops;
+    /* of the one with drawn iterations; NULL before */
+    struct crystal_timeline_samples *samples; /* by representative */
+    uint32_t *scale_ppm;                      /* by lrank */
+    uint64_t *drawn_ns;                       /* by lrank, then draw */
 };
 
 int cp_no_memory(struct crystal_error *err);

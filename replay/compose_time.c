@@ -3,13 +3,13 @@
 
 #include "replay/compose_internal.h"
 
-#include "runtime/timeline.h"
-
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define ITERATIONS 8 /* composed; the first one fills pipelines and is left out */
+/* Composed; the first one fills pipelines and is left out. */
+#define ITERATIONS 8
+#define DRAWS      20 /* iterations of which each rank's are drawn */
 
 /* Parts that compose less than was measured are stretched; see compose.h. */
 #define STRETCH_TRIALS 4
@@ -36,6 +36,8 @@ static void on_iteration(void *context, uint32_t lrank, uint64_t iteration,
 
     if (iteration == 0)
         return;
+    if (c->drawn_ns)
+        c->drawn_ns[(size_t)lrank * DRAWS + iteration - 1] = end_ns - begin_ns;
     c->sum_ns[lrank] += end_ns - begin_ns;
     c->count[lrank]++;
 }
@@ -53,9 +55,9 @@ static void on_end(void *context, uint32_t lrank, uint64_t iteration, uint32_t i
     c->end_count[at]++;
 }
 
-enum which { TRIAL, MEAN, P10, P90 };
-
-static int run(struct compose *c, enum which which, struct crystal_error *err)
+/* One timeline of all ranks, with each one's mean computation or, where c->drawn_ns is
+ * not NULL, with what each draws for each iteration. */
+static int run(struct compose *c, struct crystal_error *err)
 {
     struct crystal_transfer_wire wire = {c->layout.wire_bytes_per_s,
                                          c->layout.wire_latency_ns,
@@ -71,6 +73,10 @@ static int run(struct compose *c, enum which which, struct crystal_error *err)
                                              .wire = wire,
                                              .nics = CRYSTAL_NICS_OF_ALL,
                                              .iterations = ITERATIONS,
+                                             .samples = c->drawn_ns ? c->samples : NULL,
+                                             .draws_together = cp_contended_ns(c) > 0,
+                                             .scale_ppm =
+                                                 c->drawn_ns ? c->scale_ppm : NULL,
                                              .context = c,
                                              .on_iteration = on_iteration,
                                              .on_end = on_end};
@@ -78,16 +84,12 @@ static int run(struct compose *c, enum which which, struct crystal_error *err)
     int code;
 
     for (uint32_t i = 0; i < c->rep_count; i++)
-        for (uint32_t k = 0; k < c->programs[i]->instr_count; k++) {
-            const struct crystal_profile_op *op = &c->ops[c->reps[i].op_first + k];
-
-            c->gaps[i][k] = which == P10   ? op->gap_p10_ns
-                            : which == P90 ? op->gap_p90_ns
-                                           : op->gap_ns;
-        }
+        for (uint32_t k = 0; k < c->programs[i]->instr_count; k++)
+            c->gaps[i][k] = c->ops[c->reps[i].op_first + k].gap_ns;
     memset(c->sum_ns, 0, c->lrank_count * sizeof *c->sum_ns);
     memset(c->count, 0, c->lrank_count * sizeof *c->count);
-    c->takes_ops = which == MEAN;
+    if (c->drawn_ns)
+        config.iterations = 1 + DRAWS;
     config.wire.algos = crystal_transfer_algos(getenv("NCCL_ALGO")) &
                         CRYSTAL_TRANSFER_TREE; /* as hostccl */
     config.wire.proto = crystal_transfer_proto(getenv("NCCL_PROTO"));
@@ -100,16 +102,45 @@ static int run(struct compose *c, enum which which, struct crystal_error *err)
     if (!code)
         code = crystal_timeline_explain(timeline, err);
     crystal_timeline_destroy(timeline);
-    for (uint32_t r = 0; !code && r < c->lrank_count; r++) {
-        uint64_t ns = c->sum_ns[r] / c->count[r];
+    return code;
+}
 
-        if (which == MEAN || which == TRIAL)
-            c->iterations[r].mean_ns = ns;
-        else if (which == P10)
-            c->iterations[r].p10_ns = ns;
-        else
-            c->iterations[r].p90_ns = ns;
-    }
+static int run_mean(struct compose *c, bool takes_ops, struct crystal_error *err)
+{
+    int code;
+
+    c->takes_ops = takes_ops;
+    code = run(c, err);
+    c->takes_ops = false;
+    for (uint32_t r = 0; !code && r < c->lrank_count; r++)
+        c->iterations[r].mean_ns = c->sum_ns[r] / c->count[r];
+    return code;
+}
+
+/* How much iterations differ: percentiles over those that are composed of what was
+ * measured in single ones, stretched as the means are. Where ranks share CPUs, one that
+ * computes longer keeps others from it, which replicas on CPUs of their own do not
+ * feel: all draw the same iteration. */
+static int run_drawn(struct compose *c, struct crystal_error *err)
+{
+    uint64_t mean_ns;
+    int code;
+
+    c->samples = calloc(c->rep_count, sizeof *c->samples);
+    c->scale_ppm = malloc(c->lrank_count * sizeof *c->scale_ppm);
+    c->drawn_ns = calloc((size_t)c->lrank_count * DRAWS, sizeof *c->drawn_ns);
+    if (!c->samples || !c->scale_ppm || !c->drawn_ns)
+        return cp_no_memory(err);
+    for (uint32_t i = 0; i < c->rep_count; i++)
+        c->samples[i] = (struct crystal_timeline_samples){c->measures[i].sample_count,
+                                                          c->measures[i].gap_ns};
+    for (uint32_t r = 0; r < c->lrank_count; r++)
+        c->scale_ppm[r] = 1000000 + c->image.head.stretch_ppm;
+    code = run(c, err);
+    for (uint32_t r = 0; !code && r < c->lrank_count; r++)
+        (void)crystal_measure_spread(c->drawn_ns + (size_t)r * DRAWS, DRAWS, &mean_ns,
+                                     &c->iterations[r].p10_ns,
+                                     &c->iterations[r].p90_ns);
     return code;
 }
 
@@ -145,7 +176,7 @@ static int stretch(struct compose *c, struct crystal_error *err)
     for (int trial = 0; real_ns > 0 && trial < STRETCH_TRIALS; trial++) {
         stretch_ops(c, next / by);
         by = next;
-        code = run(c, TRIAL, err);
+        code = run_mean(c, false, err);
         if (code)
             break;
         mean_ns = cp_sandbox_mean(c);
@@ -175,11 +206,9 @@ int cp_compose(struct compose *c, struct crystal_error *err)
     }
     code = stretch(c, err);
     if (!code)
-        code = run(c, MEAN, err);
+        code = run_mean(c, true, err);
     if (!code)
-        code = run(c, P10, err);
-    if (!code)
-        code = run(c, P90, err);
+        code = run_drawn(c, err);
     for (uint64_t i = 0; !code && i < c->image.head.op_count; i++)
         if (c->end_count[i])
             c->ops[i].composed_ns /= c->end_count[i];
