@@ -144,72 +144,6 @@ static const struct crystal_conf_key stage_keys[] = {
 };
 #define STAGE_KEY_COUNT (sizeof stage_keys / sizeof stage_keys[0])
 
-static int number_prefix(const char *text, double *ret, const char **rest)
-{
-    char *end;
-
-    if (!isdigit((unsigned char)*text))
-        return -EINVAL;
-    *ret = strtod(text, &end);
-    if (end == text || *ret < 0 || *ret > 1e18)
-        return -EINVAL;
-    while (*end == ' ')
-        end++;
-    *rest = end;
-    return 0;
-}
-
-struct unit {
-    const char *name;
-    double factor;
-};
-
-static int scaled(const char *text, const struct unit *units, uint64_t *ret)
-{
-    const char *rest;
-    double value;
-
-    if (number_prefix(text, &value, &rest))
-        return -EINVAL;
-    for (; units->name; units++)
-        if (strcmp(rest, units->name) == 0) {
-            value *= units->factor;
-            if (value > 1.8e19)
-                return -EINVAL;
-            *ret = (uint64_t)(value + 0.5);
-            return 0;
-        }
-    return -EINVAL;
-}
-
-int crystal_bandwidth_parse(const char *text, uint64_t *ret_bytes_per_s)
-{
-    static const struct unit units[] = {
-        {"", 1},           {"B/s", 1},        {"kB/s", 1e3},      {"MB/s", 1e6},
-        {"GB/s", 1e9},     {"TB/s", 1e12},    {"MiB/s", 1 << 20}, {"GiB/s", 1 << 30},
-        {"Mb/s", 1e6 / 8}, {"Gb/s", 1e9 / 8}, {"Tb/s", 1e12 / 8}, {NULL, 0}};
-
-    return scaled(text, units, ret_bytes_per_s);
-}
-
-int crystal_size_parse(const char *text, uint64_t *ret_bytes)
-{
-    static const struct unit units[] = {
-        {"", 1},          {"B", 1},        {"kB", 1e3},      {"MB", 1e6},
-        {"GB", 1e9},      {"TB", 1e12},    {"KiB", 1 << 10}, {"MiB", 1 << 20},
-        {"GiB", 1 << 30}, {"TiB", 0x1p40}, {NULL, 0}};
-
-    return scaled(text, units, ret_bytes);
-}
-
-int crystal_duration_parse(const char *text, uint64_t *ret_ns)
-{
-    static const struct unit units[] = {{"", 1},     {"ns", 1},  {"us", 1e3},
-                                        {"ms", 1e6}, {"s", 1e9}, {NULL, 0}};
-
-    return scaled(text, units, ret_ns);
-}
-
 static int set_flag(const char *text, int yes_is_zero, int *ret)
 {
     const int is_yes = strcmp(text, "yes") == 0 || strcmp(text, "true") == 0;
@@ -233,10 +167,10 @@ static int set_bool(int64_t *field, const char *text)
 
 static int set_count(int64_t *field, const char *text)
 {
-    static const struct unit units[] = {{"", 1}, {NULL, 0}};
+    static const struct crystal_unit units[] = {{"", 1}, {NULL, 0}};
     uint64_t value;
 
-    if (strchr(text, '.') || scaled(text, units, &value) || value == 0 ||
+    if (strchr(text, '.') || crystal_scaled_parse(text, units, &value) || value == 0 ||
         value > INT64_MAX)
         return -EINVAL;
     *field = (int64_t)value;
@@ -295,9 +229,9 @@ static int set_level(char **field, const char *text)
 
 static int set_percent(uint64_t *field, const char *text)
 {
-    static const struct unit units[] = {{"", 1e4}, {"%", 1e4}, {NULL, 0}};
+    static const struct crystal_unit units[] = {{"", 1e4}, {"%", 1e4}, {NULL, 0}};
 
-    return scaled(text, units, field);
+    return crystal_scaled_parse(text, units, field);
 }
 
 static int set_value(struct crystal_conf *conf, const struct key *key, const char *text)

@@ -8,6 +8,7 @@
 #include "runtime/inject_rules.h"
 #include "runtime/stage_rules.h"
 #include "runtime/target.h"
+#include "runtime/units.h"
 
 #include <stddef.h>
 #include <stdint.h>
@@ -50,12 +51,5 @@ struct crystal_conf_key {
 };
 /* The table; ends with a row whose name is NULL. */
 const struct crystal_conf_key *crystal_conf_keys(void);
-
-/* "10GB/s", "400Gb/s" (bits), "12500000" -> bytes/s; "5us", "1ms", "200" (ns) -> ns.
- * Return 0 or -EINVAL. */
-int crystal_bandwidth_parse(const char *text, uint64_t *ret_bytes_per_s);
-int crystal_duration_parse(const char *text, uint64_t *ret_ns);
-/* "64GiB", "2 TB", "1000" -> bytes. 0 or -EINVAL. */
-int crystal_size_parse(const char *text, uint64_t *ret_bytes);
 
 #endif
