@@ -12,6 +12,7 @@
 #include "replay/wait_list.h"
 #include "runtime/clock.h"
 #include "runtime/log.h"
+#include "runtime/peer.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -158,6 +159,11 @@ static int listener_take(struct crystal_net_listener *l, struct crystal_error *e
             if (errno == EAGAIN || errno == EINTR || errno == ECONNABORTED)
                 return 0;
             return crystal_error_set(err, errno, "accept: %s", strerror(errno));
+        }
+        if (!crystal_peer_admit(p->fd, "net", CRYSTAL_PEER_GONE_MAY)) {
+            (void)close(p->fd); /* another user's */
+            p->fd = -1;
+            continue;
         }
         p->got = 0;
         p->since_ns = crystal_now_ns();

@@ -9,6 +9,7 @@
 #include "runtime/coord_dial.h"
 #include "runtime/listen.h"
 #include "runtime/log.h"
+#include "runtime/peer.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -358,6 +359,11 @@ static void on_listener(void *context, uint32_t events)
         s->fd = accept4(links->listen_fd, NULL, NULL, SOCK_CLOEXEC);
         if (s->fd < 0)
             return; /* nobody is there, or it has gone again */
+        if (!crystal_peer_admit(s->fd, "node links", CRYSTAL_PEER_GONE_MAY)) {
+            (void)close(s->fd); /* another user's */
+            s->fd = -1;
+            continue;
+        }
         s->links = links;
         s->got = 0;
         if (crystal_watch_start(&s->watch, links->loop, s->fd, EPOLLIN, on_stranger, s,

@@ -17,6 +17,7 @@
 
 #include "runtime/clock.h"
 #include "runtime/log.h"
+#include "runtime/peer.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -173,7 +174,8 @@ static void stranger(struct crystal_proxy *proxy, int fd)
 
     memset(&local, 0, sizeof local);
     if (getsockname(fd, (struct sockaddr *)&local, &bytes) < 0 ||
-        local.sin_family != AF_INET || ntohl(local.sin_addr.s_addr) >> 24 != 127) {
+        local.sin_family != AF_INET || ntohl(local.sin_addr.s_addr) >> 24 != 127 ||
+        !crystal_peer_admit(fd, "proxy", CRYSTAL_PEER_GONE_MAY)) {
         (void)close(fd);
         proxy->counters.dropped_count++;
         return;

@@ -10,6 +10,7 @@
 #include "replay/virtual_line.h"
 #include "runtime/clock.h"
 #include "runtime/log.h"
+#include "runtime/peer.h"
 #include "runtime/thread.h"
 
 #include <errno.h>
@@ -228,15 +229,12 @@ static int connection_read(struct feed_connection *c, int fd, struct crystal_err
 
 static void connection_accept(struct feed *feed)
 {
-    struct ucred peer = {0};
-    socklen_t bytes = sizeof peer;
     int fd = accept4(feed->fds[0].fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
 
     if (fd < 0)
         return;
     if (feed->count == FEED_CONNECTIONS ||
-        getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &bytes) < 0 ||
-        peer.uid != geteuid()) {
+        !crystal_peer_admit(fd, "net", CRYSTAL_PEER_GONE_MAY)) {
         (void)close(fd); /* a stranger's */
         return;
     }

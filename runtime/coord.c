@@ -404,7 +404,7 @@ static void on_listener(void *context, uint32_t events)
     int fd;
 
     (void)events;
-    while (crystal_accept(coord->listen_fd, coord->access, &fd) == 0)
+    while (crystal_accept(coord->listen_fd, coord->access, "coord", &fd) == 0)
         client_create(coord, fd);
 }
 

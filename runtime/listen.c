@@ -4,6 +4,7 @@
 #include "runtime/listen.h"
 
 #include "runtime/message.h"
+#include "runtime/peer.h"
 
 #include <errno.h>
 #include <netdb.h>
@@ -17,23 +18,6 @@ struct crystal_access {
     size_t count;
     struct in6_addr *addresses; /* IPv4 as ::ffff:a.b.c.d */
 };
-
-int crystal_address_from(const struct sockaddr *sa, struct in6_addr *ret)
-{
-    static const uint8_t mapped[12] = {[10] = 0xff, [11] = 0xff};
-
-    if (sa->sa_family == AF_INET6) {
-        memcpy(ret, &((const struct sockaddr_in6 *)(const void *)sa)->sin6_addr,
-               sizeof *ret);
-        return 0;
-    }
-    if (sa->sa_family != AF_INET)
-        return -EAFNOSUPPORT;
-    memcpy(ret->s6_addr, mapped, sizeof mapped);
-    memcpy(ret->s6_addr + 12, &((const struct sockaddr_in *)(const void *)sa)->sin_addr,
-           4);
-    return 0;
-}
 
 static int access_add(struct crystal_access *access, const char *name,
                       struct crystal_error *err)
@@ -88,23 +72,6 @@ void crystal_access_destroy(struct crystal_access *access)
         return;
     free(access->addresses);
     free(access);
-}
-
-int crystal_address_is_loopback(const struct in6_addr *a)
-{
-    return IN6_IS_ADDR_LOOPBACK(a) ||
-           (IN6_IS_ADDR_V4MAPPED(a) && a->s6_addr[12] == 127);
-}
-
-int crystal_address_of(int fd, int is_peer, struct in6_addr *ret)
-{
-    struct sockaddr_storage sa;
-    socklen_t bytes = sizeof sa;
-
-    if ((is_peer ? getpeername(fd, (struct sockaddr *)&sa, &bytes)
-                 : getsockname(fd, (struct sockaddr *)&sa, &bytes)) < 0)
-        return -errno;
-    return crystal_address_from((struct sockaddr *)&sa, ret);
 }
 
 int crystal_access_allows(const struct crystal_access *access, int fd)
@@ -196,7 +163,8 @@ int crystal_listen_within(const struct crystal_ports *ports, int *ret_fd,
                              ports->first, ports->last);
 }
 
-int crystal_accept(int listen_fd, const struct crystal_access *access, int *ret_fd)
+int crystal_accept(int listen_fd, const struct crystal_access *access,
+                   const char *component, int *ret_fd)
 {
     int fd;
 
@@ -206,7 +174,8 @@ int crystal_accept(int listen_fd, const struct crystal_access *access, int *ret_
             continue;
         if (fd < 0)
             return errno == EWOULDBLOCK ? -EAGAIN : -errno;
-        if (crystal_access_allows(access, fd))
+        if (crystal_access_allows(access, fd) &&
+            crystal_peer_admit(fd, component, CRYSTAL_PEER_GONE_MUST_NOT))
             break;
         (void)close(fd);
     }

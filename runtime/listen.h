@@ -2,14 +2,15 @@
  *
  * A socket listens on all addresses, so that a node's own name works as well as
  * localhost; a connection is accepted from this host (loopback, or a peer address that
- * is the local one) and from the addresses of the list, else closed at once.
+ * is the local one) and from the addresses of the list, else closed at once. Of this
+ * host's processes only those of our user may come in.
  */
 #ifndef CRYSTAL_LISTEN_H
 #define CRYSTAL_LISTEN_H
 
+#include "runtime/address.h"
 #include "runtime/error.h"
 
-#include <netinet/in.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -23,13 +24,6 @@ void crystal_access_destroy(struct crystal_access *access);
 /* 1 where the peer of the connected socket fd may come in. access may be NULL. */
 int crystal_access_allows(const struct crystal_access *access, int fd);
 
-/* IPv4 as ::ffff:a.b.c.d; -EAFNOSUPPORT where it is of another family. */
-int crystal_address_from(const struct sockaddr *sa, struct in6_addr *ret);
-/* The peer's (is_peer) or the own address of the connected socket fd; IPv4 as
- * ::ffff:a.b.c.d. Negative errno where it has none. */
-int crystal_address_of(int fd, int is_peer, struct in6_addr *ret);
-int crystal_address_is_loopback(const struct in6_addr *address);
-
 /* Non-blocking, close-on-exec; port 0 takes any, ret_port says which. -EADDRINUSE names
  * the port and the option by which another is chosen. */
 int crystal_listen(uint16_t port, const char *option, int *ret_fd, uint16_t *ret_port,
@@ -41,7 +35,10 @@ struct crystal_ports {
 /* The same at any free port of the range. -EADDRINUSE where there is none. */
 int crystal_listen_within(const struct crystal_ports *ports, int *ret_fd,
                           uint16_t *ret_port, struct crystal_error *err);
-/* The next connection that is allowed, non-blocking; -EAGAIN when there is none. */
-int crystal_accept(int listen_fd, const struct crystal_access *access, int *ret_fd);
+/* The next connection that is allowed and, where it comes from this host, of our user
+ * (runtime/peer.h), non-blocking; -EAGAIN when there is none. component is who says
+ * that one was refused. */
+int crystal_accept(int listen_fd, const struct crystal_access *access,
+                   const char *component, int *ret_fd);
 
 #endif

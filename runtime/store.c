@@ -176,7 +176,7 @@ static void on_listener(void *context, uint32_t events)
     int fd, rc;
 
     (void)events;
-    while ((rc = crystal_accept(s->listen_fd, s->access, &fd)) == 0)
+    while ((rc = crystal_accept(s->listen_fd, s->access, "store", &fd)) == 0)
         if (crystal_store_adopt(s, fd, &err) < 0)
             crystal_log(CRYSTAL_LOG_DEBUG, "store", "%s", crystal_error_text(&err));
     if (rc != -EAGAIN)

@@ -8,6 +8,7 @@
 
 #include "replay/hostccl/fork.h"
 #include "runtime/log.h"
+#include "runtime/peer.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -115,6 +116,10 @@ static void port_read(void *context, uint32_t events)
 
         if (fd < 0)
             return; /* none left; what is wrong with one says nothing of the next */
+        if (!crystal_peer_admit(fd, "hostccl", CRYSTAL_PEER_GONE_MAY)) {
+            (void)close(fd); /* another user's */
+            continue;
+        }
         guest = calloc(1, sizeof *guest);
         if (guest)
             guest->bytes = malloc(HOSTCCL_GUEST_MAX);

@@ -3,6 +3,8 @@
 
 #include "replay/hostccl/socket.h"
 
+#include "runtime/peer.h"
+
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -182,6 +184,10 @@ int hostccl_accept(int listen_fd, uint64_t magic, const atomic_bool *abort, int 
             result = wait_ready(listen_fd, POLLIN, abort, err);
             if (result)
                 return result;
+            continue;
+        }
+        if (!crystal_peer_admit(fd, "hostccl", CRYSTAL_PEER_GONE_MAY)) {
+            (void)close(fd); /* another user's */
             continue;
         }
         (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);

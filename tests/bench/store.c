@@ -58,7 +58,7 @@ static void serve_echo(int listen_fd)
             ssize_t got;
 
             if (ready[i].data.fd == listen_fd) {
-                while (crystal_accept(listen_fd, NULL, &fd) == 0) {
+                while (crystal_accept(listen_fd, NULL, "echo", &fd) == 0) {
                     e.data.fd = fd;
                     (void)epoll_ctl(epoll_fd, EPOLL_CTL_ADD, fd, &e);
                 }
