@@ -8,8 +8,10 @@
 
 #include "capture/cuda_api.h"
 #include "capture/park_queue_state.h"
+#include "runtime/env.h"
 
 #include <errno.h>
+#include <inttypes.h>
 #include <stdlib.h>
 
 #define ROUND_SMALL ((size_t)64 << 10)
@@ -24,6 +26,7 @@ struct buffer {
 };
 
 static struct buffer *idle, *draining; /* under the queue's lock */
+static uint64_t pinned_bytes;          /* of all buffers; the same */
 
 struct staged_op {
     struct buffer *buffer; /* owned; NULL: no bytes, or host memory */
@@ -94,6 +97,22 @@ static struct buffer *take_idle(size_t bytes)
     return b;
 }
 
+/* This rank's part of limits.pinned_bytes. */
+static int may_pin(uint64_t bytes, struct crystal_error *err)
+{
+    const char *text = getenv(CRYSTAL_ENV_PINNED);
+    uint64_t most = text ? strtoull(text, NULL, 10) : UINT64_MAX;
+
+    if (pinned_bytes + bytes <= most)
+        return 0;
+    return crystal_error_set(err, ENOMEM,
+                             "recorder: %" PRIu64 " bytes of host memory for copies to "
+                             "and from the GPU are more than the %" PRIu64
+                             " that limits.pinned_bytes leaves to each rank of the "
+                             "node; raise it or let fewer ranks be live",
+                             pinned_bytes + bytes, most);
+}
+
 static int buffer_take(size_t bytes, struct buffer **ret, struct crystal_error *err)
 {
     size_t step = bytes > ROUND_LARGE ? ROUND_LARGE : ROUND_SMALL;
@@ -110,7 +129,11 @@ static int buffer_take(size_t bytes, struct buffer **ret, struct crystal_error *
     if (!b)
         return crystal_error_set(err, ENOMEM, "recorder: out of memory");
     b->bytes = (bytes + step - 1) / step * step;
+    code = may_pin(b->bytes, err);
+    if (code)
+        goto out;
     TRY(cudaHostAlloc, &b->host, b->bytes, CUDA_HOST_PORTABLE);
+    pinned_bytes += b->bytes;
     TRY(cudaEventCreateWithFlags, &b->used, CUDA_EVENT_NO_TIMING);
     *ret = b;
     b = NULL;

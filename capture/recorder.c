@@ -102,8 +102,8 @@ static void recorder_start(void)
     }
     r->trace = crystal_trace_create(path, r->lrank, fingerprint, &err);
     if (r->trace && !getenv(CRYSTAL_ENV_PASS_LIBRARY)) {
-        (void)snprintf(path, sizeof path, "%s/%u.payload", directory, r->lrank);
-        r->payload = crystal_payload_create(path, r->lrank, fingerprint, &err);
+        if (!crystal_payload_path(directory, r->lrank, path, sizeof path, &err))
+            r->payload = crystal_payload_create(path, r->lrank, fingerprint, &err);
     }
     if (err.code) {
         (void)snprintf(r->broken, sizeof r->broken, "recorder: %.480s", err.text);

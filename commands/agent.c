@@ -58,7 +58,7 @@ static uint32_t slurm_number(const char *name, uint32_t otherwise)
 }
 
 /* What this node's own crystal.yaml lets a job do; none: everything. */
-static int check_permit(const struct stage *stage, struct crystal_error *err)
+static int check_permit(struct stage *stage, struct crystal_error *err)
 {
     const char *path = getenv(CRYSTAL_ENV_NODE_CONFIG);
     const struct crystal_permit_asker asker = {getenv("SLURM_JOB_ACCOUNT"),
@@ -74,6 +74,10 @@ static int check_permit(const struct stage *stage, struct crystal_error *err)
     code = crystal_permit(&conf, &asker, &stage->layout, err);
     if (!code)
         code = crystal_permit_bytes(&conf, stage->job_dir, err);
+    if (!code && conf.pinned_bytes_max &&
+        (!stage->layout.pinned_bytes_max ||
+         conf.pinned_bytes_max < stage->layout.pinned_bytes_max))
+        stage->layout.pinned_bytes_max = conf.pinned_bytes_max;
     crystal_conf_fini(&conf);
     return code;
 }
@@ -81,7 +85,7 @@ static int check_permit(const struct stage *stage, struct crystal_error *err)
 /* What this node must have before the job's first stage begins, so that it is not the
  * last one that misses it. The mark shows that slurmstepd runs our hooks here: without
  * it the program's tasks would run unemulated. */
-static int check_node(const struct stage *stage, uint32_t node, int is_marked,
+static int check_node(struct stage *stage, uint32_t node, int is_marked,
                       struct crystal_error *err)
 {
     const char *name = getenv("SLURMD_NODENAME");

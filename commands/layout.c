@@ -224,6 +224,19 @@ static int write_layout(const char *path, const struct crystal_layout *l,
     return code;
 }
 
+static int set_spill_dir(const struct request *r, const struct crystal_conf *conf,
+                         const char *job_dir, struct crystal_layout *l,
+                         struct crystal_error *err)
+{
+    char path[PATH_MAX];
+    int code = layout_spill_dir(conf->spill_dir, r->options.job_name, job_dir, path,
+                                sizeof path, err);
+
+    if (!code && !(l->spill_dir = strdup(path)))
+        code = crystal_error_set(err, ENOMEM, "layout: out of memory");
+    return code;
+}
+
 /* The sentence names options as srun has them; by hand they are shorter. */
 static void say_fault(const struct request *r, const char *sentence)
 {
@@ -271,6 +284,8 @@ CRYSTAL_COMMAND(layout)
     if (!code)
         code = layout_dir(r.job_dir ? r.job_dir : conf.job_dir, r.options.job_name, dir,
                           sizeof dir, &dir_is_known, &err);
+    if (!code && conf.spill_dir[0])
+        code = set_spill_dir(&r, &conf, dir, &l, &err);
     asked.asked = r.stages;
     asked.dir = r.for_allocation || !dir_is_known ? NULL : dir;
     asked.needs_capture = r.as_request;

@@ -3,7 +3,10 @@
 
 #include "commands/layout_dir.h"
 
+#include "runtime/filehead.h"
+
 #include <errno.h>
+#include <inttypes.h>
 #include <limits.h>
 #include <pwd.h>
 #include <stdio.h>
@@ -98,4 +101,19 @@ int layout_dir(const char *template, const char *job_name, char *out, size_t out
         return crystal_error_set(err, ENAMETOOLONG, "--crystal-job-dir: path too long");
     out[w.used] = 0;
     return 0;
+}
+
+int layout_spill_dir(const char *template, const char *job_name, const char *job_dir,
+                     char *out, size_t out_bytes, struct crystal_error *err)
+{
+    const char *name = strrchr(job_dir, '/');
+    int is_known, code = layout_dir(template, job_name, out, out_bytes, &is_known, err);
+    size_t used = code ? 0 : strlen(out);
+
+    if (!code &&
+        snprintf(out + used, out_bytes - used, "/%s-%016" PRIx64,
+                 name ? name + 1 : job_dir,
+                 crystal_hash(job_dir, strlen(job_dir))) >= (int)(out_bytes - used))
+        code = -ENAMETOOLONG;
+    return code ? crystal_error_set(err, ENAMETOOLONG, "spill_dir: path too long") : 0;
 }

@@ -14,4 +14,8 @@
 int layout_dir(const char *template, const char *job_name, char *out, size_t out_bytes,
                int *ret_is_known, struct crystal_error *err);
 
+/* The same for spill_dir; a directory of this job directory alone, below it. */
+int layout_spill_dir(const char *template, const char *job_name, const char *job_dir,
+                     char *out, size_t out_bytes, struct crystal_error *err);
+
 #endif

@@ -6,6 +6,7 @@
 #include "runtime/filehead.h"
 #include "runtime/graph_build.h"
 #include "runtime/infile.h"
+#include "runtime/payload.h"
 #include "runtime/trace.h"
 
 #include <errno.h>
@@ -38,8 +39,12 @@ static int finished(const char *path, const char *magic, const struct crystal_la
 static int capture_is_current(const char *dir, const struct crystal_layout *l)
 {
     struct crystal_filehead head;
+    struct stat link;
     char path[PATH_MAX];
 
+    (void)snprintf(path, sizeof path, "%s/ranks/" CRYSTAL_PAYLOAD_SPILL, dir);
+    if (lstat(path, &link) == 0 && access(path, F_OK) < 0)
+        return 0; /* its payload has gone */
     for (uint32_t i = 0; i < l->live_count; i++) {
         (void)snprintf(path, sizeof path, "%s/ranks/%u.trace", dir, l->live[i]);
         if (!finished(path, CRYSTAL_TRACE_MAGIC, l, &head))

@@ -80,6 +80,8 @@ void stage_env_fini(struct stage_env *env);
 /* Adds what every rank of the node gets in this stage but the libraries and the board:
  * job, coordinator, store. */
 void stage_env_common(struct stage *stage);
+/* Each of these ranks gets its part of limits.pinned_bytes. */
+void stage_env_pinned(struct stage *stage, uint32_t rank_count);
 /* One rank of those that a stage starts here. */
 struct stage_rank {
     uint32_t lrank;

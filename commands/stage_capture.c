@@ -4,6 +4,7 @@
 #include "config.h"
 
 #include "commands/stage.h"
+#include "commands/stage_spill.h"
 
 #include "runtime/env.h"
 #include "runtime/library.h"
@@ -17,20 +18,35 @@
 #include <string.h>
 #include <unistd.h>
 
+static int remove_file(const char *path, struct crystal_error *err)
+{
+    if (unlink(path) < 0 && errno != ENOENT && errno != ENOTDIR)
+        return crystal_error_set(err, errno, "%s: %s", path, strerror(errno));
+    return 0;
+}
+
+/* Where the payload of a rank is. */
+static int payload_path(const struct stage *stage, uint32_t lrank, char path[PATH_MAX],
+                        struct crystal_error *err)
+{
+    char ranks[PATH_MAX];
+    int code = stage_path(stage, ranks, err, "ranks");
+
+    return code ? code : crystal_payload_path(ranks, lrank, path, PATH_MAX, err);
+}
+
 /* Another node's ranks may have begun to write theirs. */
 static int remove_old(const struct stage *stage, uint32_t lrank,
                       struct crystal_error *err)
 {
-    static const char *const suffixes[] = {"trace", "payload"};
     char path[PATH_MAX];
-    int code = 0;
+    int code = payload_path(stage, lrank, path, err);
 
-    for (int i = 0; i < 2 && !code; i++) {
-        code = stage_path(stage, path, err, "ranks/%u.%s", lrank, suffixes[i]);
-        if (!code && unlink(path) < 0 && errno != ENOENT)
-            code = crystal_error_set(err, errno, "%s: %s", path, strerror(errno));
-    }
-    return code;
+    if (!code)
+        code = remove_file(path, err);
+    if (!code)
+        code = stage_path(stage, path, err, "ranks/%u.trace", lrank);
+    return code ? code : remove_file(path, err);
 }
 
 /* Programs on GPUs need nothing in their environment: the library stands before their
@@ -63,12 +79,17 @@ static int prepare(struct stage *stage, const struct crystal_share *own,
     for (uint32_t i = own->first; !code && i < own->end; i++)
         code = remove_old(stage, stage->layout.live[i], err);
     if (!code)
+        code = stage_spill_open(stage, err);
+    if (!code)
         code = stage_path(stage, ranks, err, "ranks");
     if (!code)
         code = crystal_library_path("libcrystal-nccl.so", library, sizeof library, err);
     if (code)
         return code;
     stage_env_common(stage);
+    stage_env_pinned(stage, stage->layout.live_mode == CRYSTAL_LIVE_LIST
+                                ? 1
+                                : own->end - own->first);
     stage_env_add(&stage->env, "%s=%s", CRYSTAL_ENV_NCCL_LIBRARY, library);
     env_device(stage, library);
     stage_env_add(&stage->env, "%s=%s", CRYSTAL_ENV_TRACE_DIR, ranks);
@@ -93,7 +114,7 @@ static int seal_rank(const struct stage *stage, uint32_t lrank,
     if (!code)
         code = crystal_trace_seal(path, err);
     if (!code)
-        code = stage_path(stage, path, err, "ranks/%u.payload", lrank);
+        code = payload_path(stage, lrank, path, err);
     if (!code)
         code = crystal_payload_seal(path, err);
     if (code == -ENOENT && stage_log_path(stage, lrank, path, err) == 0)

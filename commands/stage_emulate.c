@@ -214,6 +214,7 @@ static int open_run(struct stage *stage, int has_virtual, char *sub, size_t sub_
     int code = stage->node ? 0 : stage_node_inputs(stage, has_virtual, err);
 
     stage_env_common(stage);
+    stage_env_pinned(stage, stage->own.end - stage->own.first);
     if (!code && !stage->node)
         code = make_run_dir(stage, &number, err);
     if (!code)

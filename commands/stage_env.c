@@ -6,6 +6,7 @@
 #include "runtime/env.h"
 #include "runtime/slurm_view.h"
 
+#include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -62,6 +63,15 @@ void stage_env_common(struct stage *stage)
     stage_env_add(env, "TORCHELASTIC_RESTART_COUNT=0");
     if (!getenv("OMP_NUM_THREADS")) /* as torchrun does for several ranks per node */
         stage_env_add(env, "OMP_NUM_THREADS=1");
+}
+
+void stage_env_pinned(struct stage *stage, uint32_t rank_count)
+{
+    uint64_t most = stage->layout.pinned_bytes_max;
+
+    if (most && rank_count)
+        stage_env_add(&stage->env, "%s=%" PRIu64, CRYSTAL_ENV_PINNED,
+                      most / rank_count ? most / rank_count : 1);
 }
 
 static void put(void *context, const char *setting)

@@ -56,6 +56,7 @@ static int set_environment(struct stage *stage, struct crystal_error *err)
 
     stage_env_fini(&stage->env);
     stage_env_common(stage);
+    stage_env_pinned(stage, stage->own.end - stage->own.first);
     code = stage_path(stage, plan, err, "plan");
     if (!code)
         code = crystal_library_path("libcrystal-nccl.so", library, sizeof library, err);

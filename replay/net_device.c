@@ -8,10 +8,12 @@
 #include "replay/net_device.h"
 
 #include "replay/cuda_driver.h"
+#include "runtime/env.h"
 #include "runtime/log.h"
 #include "runtime/thread.h"
 
 #include <errno.h>
+#include <inttypes.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -53,6 +55,8 @@ struct crystal_device {
     struct pin pins[PINS_MOST];
     unsigned pin_head, pin_tail;
     void *pinning; /* what the thread is at */
+    uint64_t pinned_bytes, pinned_bytes_max;
+    int is_limit_told;
 };
 
 /* The process's; set once. */
@@ -104,16 +108,36 @@ static void *pin_main(void *argument)
     return NULL;
 }
 
-void crystal_device_pin(struct crystal_device *d, void *memory, uint64_t bytes)
+/* With the lock held: what does not fit into limits.pinned_bytes stays slower. */
+static int may_pin(struct crystal_device *d, uint64_t bytes)
 {
-    (void)pthread_mutex_lock(&d->pin_lock);
-    if (d->pin_head - d->pin_tail < PINS_MOST) /* else it stays slower */
-        d->pins[d->pin_head++ % PINS_MOST] = (struct pin){memory, bytes};
-    (void)pthread_cond_signal(&d->pin_news);
-    (void)pthread_mutex_unlock(&d->pin_lock);
+    if (d->pinned_bytes + bytes <= d->pinned_bytes_max)
+        return d->pin_head - d->pin_tail < PINS_MOST;
+    if (!d->is_limit_told)
+        crystal_log(CRYSTAL_LOG_WARNING, "net",
+                    "buffers on a GPU: this rank may lock no more than %" PRIu64
+                    " bytes of host memory (limits.pinned_bytes), copying more slowly",
+                    d->pinned_bytes_max);
+    d->is_limit_told = 1;
+    return 0;
 }
 
-void crystal_device_unpin(struct crystal_device *d, void *memory)
+int crystal_device_pin(struct crystal_device *d, void *memory, uint64_t bytes)
+{
+    int is_taken;
+
+    (void)pthread_mutex_lock(&d->pin_lock);
+    is_taken = may_pin(d, bytes);
+    if (is_taken) {
+        d->pins[d->pin_head++ % PINS_MOST] = (struct pin){memory, bytes};
+        d->pinned_bytes += bytes;
+        (void)pthread_cond_signal(&d->pin_news);
+    }
+    (void)pthread_mutex_unlock(&d->pin_lock);
+    return is_taken;
+}
+
+void crystal_device_unpin(struct crystal_device *d, void *memory, uint64_t bytes)
 {
     cu_context old;
 
@@ -123,6 +147,7 @@ void crystal_device_unpin(struct crystal_device *d, void *memory)
             d->pins[i % PINS_MOST].memory = NULL;
     while (d->pinning == memory)
         (void)pthread_cond_wait(&d->pin_done, &d->pin_lock);
+    d->pinned_bytes -= bytes;
     (void)pthread_mutex_unlock(&d->pin_lock);
     if (d->cu.ctx_push(d->context))
         return;
@@ -132,7 +157,7 @@ void crystal_device_unpin(struct crystal_device *d, void *memory)
 
 static void on_memory(void *user, void *memory, uint64_t bytes)
 {
-    crystal_device_pin(user, memory, bytes);
+    (void)crystal_device_pin(user, memory, bytes); /* else it is slower */
 }
 
 static int pin_start(struct crystal_device *d, struct crystal_error *err)
@@ -198,6 +223,7 @@ static struct crystal_device *device_make(int number, const struct cu_driver *cu
                                           struct crystal_error *err)
 {
     struct crystal_device *d = calloc(1, sizeof *d);
+    const char *most;
 
     if (!d) {
         (void)crystal_error_set(err, ENOMEM, "out of memory for buffers on a GPU");
@@ -205,6 +231,8 @@ static struct crystal_device *device_make(int number, const struct cu_driver *cu
     }
     d->cu = *cu;
     d->number = number;
+    most = getenv(CRYSTAL_ENV_PINNED);
+    d->pinned_bytes_max = most ? strtoull(most, NULL, 10) : UINT64_MAX;
     if (device_init(d, err)) {
         free(d);
         return NULL;

@@ -40,10 +40,11 @@ int crystal_device_check(struct crystal_device *device, const void *buffer,
 /* Room that the GPU copies from and to by itself. */
 struct crystal_rooms *crystal_device_rooms(struct crystal_device *device);
 
-/* Makes other memory known to the GPU, soon; and unknown again, which waits for that.
- * memory is aligned to pages, and what pin was given. */
-void crystal_device_pin(struct crystal_device *device, void *memory, uint64_t bytes);
-void crystal_device_unpin(struct crystal_device *device, void *memory);
+/* Makes other memory known to the GPU, soon: 1, or 0 where limits.pinned_bytes does not
+ * let it; and unknown again, which waits for that. memory is aligned to pages, unpin's
+ * what pin was given and has taken. */
+int crystal_device_pin(struct crystal_device *device, void *memory, uint64_t bytes);
+void crystal_device_unpin(struct crystal_device *device, void *memory, uint64_t bytes);
 
 /* Start copying to the GPU and from it. *ret_ticket names the copy. An odd number of
  * bytes to the GPU may be copied with the next one behind them, at both ends. -EIO. */

@@ -172,7 +172,8 @@ void crystal_tcp_close(struct crystal_net_end *end)
 
     crystal_wait_forget(t->fd);
     if (t->pinned)
-        crystal_device_unpin(t->pinned, crystal_share_payload(t->share));
+        crystal_device_unpin(t->pinned, crystal_share_payload(t->share),
+                             CRYSTAL_SHARE_BYTES);
     if (t->share)
         crystal_share_destroy(t->share, is_peer_gone(t->fd));
     (void)close(t->fd); /* the caller has tested all it cares for */

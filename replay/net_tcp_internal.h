@@ -23,6 +23,7 @@ struct tcp_end {
     struct crystal_net_end base;
     int fd;
     struct crystal_share *share;   /* NULL: by the socket */
+    int is_pin_refused;            /* for good */
     struct crystal_device *pinned; /* knows the shared memory; NULL: none */
     int is_gone;                   /* the other side's socket is closed */
     unsigned idle;                 /* rounds since the socket was looked at */

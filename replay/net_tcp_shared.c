@@ -78,10 +78,13 @@ static int progress(struct tcp_end *t,
 /* The GPU copies from and to the memory by itself. */
 static void pin(struct tcp_end *t, struct crystal_device *device)
 {
-    if (t->pinned || !device)
+    if (t->pinned || t->is_pin_refused || !device)
         return;
-    crystal_device_pin(device, crystal_share_payload(t->share), CRYSTAL_SHARE_BYTES);
-    t->pinned = device;
+    if (crystal_device_pin(device, crystal_share_payload(t->share),
+                           CRYSTAL_SHARE_BYTES))
+        t->pinned = device;
+    else
+        t->is_pin_refused = 1;
 }
 
 /* --- sending --- */

@@ -29,7 +29,8 @@ enum type {
     TYPE_NICS,
     TYPE_FLAG,
     TYPE_FILE,
-    TYPE_PCI
+    TYPE_PCI,
+    TYPE_NOT_YET /* must be empty */
 };
 
 static const char *const type_names[] = {"yes or no",
@@ -48,7 +49,8 @@ static const char *const type_names[] = {"yes or no",
                                          "count from 1 to 32",
                                          "yes or no",
                                          "file",
-                                         "list of PCI addresses"};
+                                         "list of PCI addresses",
+                                         "not yet"};
 
 /* An empty default leaves a number 0: there is no limit, nothing is asked for.
  * The default network is that of an ordinary 10 Gbit/s cluster: slow enough that a
@@ -75,6 +77,9 @@ static const struct key {
      "the most sandbox nodes that one job may have; empty: no limit"},
     {"limits.job_dir_bytes", TYPE_SIZE, FIELD(job_dir_bytes_max), "",
      "the most that a job directory may hold when a stage begins; empty: no limit"},
+    {"limits.pinned_bytes", TYPE_SIZE, FIELD(pinned_bytes_max), "",
+     "the most host memory that Crystal may lock for the ranks of a node; empty: no "
+     "limit"},
     {"wire.bandwidth", TYPE_BANDWIDTH, FIELD(wire_bytes_per_s), "10Gb/s",
      "bandwidth of one NIC of the target, 0 for infinitely fast"},
     {"wire.latency", TYPE_DURATION, FIELD(wire_latency_ns), "50us",
@@ -100,15 +105,27 @@ static const struct key {
      "NCCL's topology file of the target's node, as NCCL_TOPO_FILE; empty: none"},
     {"nic.backend", TYPE_FILE, offsetof(struct crystal_conf, target.backend), "",
      "another NCCL net plugin for connections between sandbox ranks; empty: TCP"},
+    {"nvlink.nodes", TYPE_COUNT, FIELD(nvlink_nodes), "1",
+     "nodes of the target that one NVLink domain spans; more than 1 is not yet"},
     {"job_dir", TYPE_TEXT, FIELD(job_dir), "./crystal.%x",
      "where job directories go; %x is the job's name, %u the user, %j the job's "
      "number, "
      "%A and %a the array's and the task's"},
+    {"spill_dir", TYPE_TEXT, FIELD(spill_dir), "",
+     "where capture puts contents of messages, as job_dir, for all nodes of a job; "
+     "empty: "
+     "job_dir"},
     {"port_range", TYPE_PORTS, FIELD(port_first), "",
      "ports that coordinator, store and agents listen at, as 40000-40999; empty: any"},
     {"log", TYPE_LEVEL, FIELD(log), "warning",
      "what job steps tell at least: error, warning, info, debug or trace; CRYSTAL_LOG "
      "wins"},
+    {"assistants.place", TYPE_NOT_YET, 0, "",
+     "how assistant nodes are asked for, het or same; not yet, must be empty"},
+    {"assistants.partition", TYPE_NOT_YET, 0, "",
+     "the partition that assistant nodes come from; not yet, must be empty"},
+    {"assistants.max", TYPE_NOT_YET, 0, "",
+     "the most assistant nodes of one job; not yet, must be empty"},
     {"request.partition", TYPE_TEXT, FIELD(partition), "",
      "partition of emulated jobs whose command line names none"},
     {"request.qos", TYPE_TEXT, FIELD(qos), "", "the same for --qos"},
@@ -273,6 +290,8 @@ static int set_value(struct crystal_conf *conf, const struct key *key, const cha
     case TYPE_FILE:
     case TYPE_TEXT:
         return set_text(field, text);
+    case TYPE_NOT_YET:
+        return -ENOTSUP;
     }
     return -EINVAL;
 }
@@ -328,6 +347,11 @@ static int apply(struct crystal_conf *conf, const struct crystal_yaml_item *item
                                          path, item->line, item->column, item->key,
                                          item->value, type_names[keys[i].type]);
         }
+    if (code == -ENOTSUP)
+        return crystal_error_set(err, ENOTSUP,
+                                 "%s:%u:%u: %s: there are no assistant nodes yet; "
+                                 "leave it empty",
+                                 path, item->line, item->column, item->key);
     if (code == -ENOENT)
         return crystal_error_set(err, EINVAL,
                                  "%s:%u:%u: unknown key '%s'; "

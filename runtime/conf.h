@@ -19,11 +19,14 @@ struct crystal_conf {
     int64_t logical_ranks_max;
     int64_t sandbox_nodes_max;  /* 0 = no limit */
     uint64_t job_dir_bytes_max; /* 0 = no limit */
+    uint64_t pinned_bytes_max;  /* of the ranks of one node; 0 = no limit */
     uint64_t wire_bytes_per_s;
     uint64_t wire_latency_ns;
     int64_t plan_passes;           /* at most */
     uint64_t plan_tolerance_ppm;   /* of an iteration */
     char *job_dir;                 /* template, see the table; owned */
+    char *spill_dir;               /* the same; empty: in the job directory; owned */
+    int64_t nvlink_nodes;          /* nodes of the target with one NVLink domain */
     int64_t port_first, port_last; /* of our listening sockets; 0 = any port */
     char *log;                     /* level of job steps; empty = warning; owned */
     /* What is asked of Slurm for an emulated job; texts are owned, empty = nothing. */

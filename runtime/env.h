@@ -41,6 +41,9 @@
 /* Recorder: "replica" where live ranks stand for others, so that a rank's buffer may be
  * asked for although the rank is not the root of a broadcast; anything else: not. */
 #define CRYSTAL_ENV_LIVE "CRYSTAL_LIVE"
+/* Recorder, plugin: the most bytes of host memory that this rank may lock for copies to
+ * and from its GPU; unset = as many as it needs. */
+#define CRYSTAL_ENV_PINNED "CRYSTAL_PINNED_BYTES"
 /* Coordinator in capture, agents in plan and emulate: a rank that keeps others waiting
  * and uses no CPU for so many seconds (default 600) ends the stage. */
 #define CRYSTAL_ENV_HANG_SECONDS "CRYSTAL_HANG_SECONDS"

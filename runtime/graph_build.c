@@ -46,12 +46,10 @@ static int identify_rank(const char *job_dir, uint32_t lrank, uint64_t *hash,
                          struct crystal_error *err)
 {
     char path[PATH_MAX];
-    int code;
+    int code = graph_payload_path(job_dir, lrank, path, err);
 
-    if (snprintf(path, sizeof path, "%s/ranks/%u.payload", job_dir, lrank) >=
-        (int)sizeof path)
-        return crystal_error_set(err, ENAMETOOLONG, "%s: path too long", job_dir);
-    code = identify(path, hash, err);
+    if (!code)
+        code = identify(path, hash, err);
     snprintf(path, sizeof path, "%s/ranks/%u.trace", job_dir, lrank);
     return code ? code : identify(path, hash, err);
 }

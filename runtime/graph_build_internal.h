@@ -8,6 +8,7 @@
 #include "runtime/filehead.h"
 #include "runtime/layout.h"
 
+#include <limits.h>
 #include <stdbool.h>
 #include <stddef.h>
 
@@ -49,6 +50,9 @@ static inline uint64_t graph_aligned(uint64_t bytes)
     return (bytes + 15) & ~UINT64_C(15);
 }
 
+/* Where the payload of a live rank is. */
+int graph_payload_path(const char *job_dir, uint32_t lrank, char out[PATH_MAX],
+                       struct crystal_error *err);
 /* graph_source.c: a live rank's trace and payload, checked; then all of them. */
 int graph_source_read(struct crystal_graph_build *b, struct crystal_graph_source *s,
                       uint32_t lrank, struct crystal_error *err);

@@ -20,6 +20,16 @@
 
 #define NAME_BYTES 1024
 
+int graph_payload_path(const char *job_dir, uint32_t lrank, char out[PATH_MAX],
+                       struct crystal_error *err)
+{
+    char ranks[PATH_MAX];
+
+    if (snprintf(ranks, sizeof ranks, "%s/ranks", job_dir) >= (int)sizeof ranks)
+        return crystal_error_set(err, ENAMETOOLONG, "%s: path too long", job_dir);
+    return crystal_payload_path(ranks, lrank, out, PATH_MAX, err);
+}
+
 /* A live rank that contributed nothing that is kept has no payload file. */
 static int payload_read(struct crystal_graph_source *s, const char *path,
                         uint32_t lrank, struct crystal_error *err)
@@ -107,9 +117,12 @@ static int record_check(const struct crystal_graph_build *b,
     if (op->kind == CRYSTAL_OP_PAYLOAD &&
         (op->value > s->payload.body_bytes ||
          op->peer > s->payload.body_bytes - op->value))
-        return crystal_error_set(err, EINVAL,
-                                 "its payload file is shorter than the trace says; "
-                                 "capture again");
+        return crystal_error_set(
+            err, EINVAL,
+            s->payload.head ? "its payload file is shorter than the trace says; "
+                              "capture again"
+                            : "its payload file is missing; with spill_dir that must "
+                              "be a directory of all nodes of the job; capture again");
     if (!graph_is_comm_kind(op))
         return 0;
     if (op->comm >= s->local_count)
@@ -150,8 +163,9 @@ int graph_source_read(struct crystal_graph_build *b, struct crystal_graph_source
     s->locals = malloc((comm_count ? comm_count : 1) * sizeof *s->locals);
     if (!s->locals)
         return crystal_error_set(err, ENOMEM, "%s: out of memory", path);
-    snprintf(path, sizeof path, "%s/ranks/%u.payload", b->job_dir, lrank);
-    code = payload_read(s, path, lrank, err);
+    code = graph_payload_path(b->job_dir, lrank, path, err);
+    if (!code)
+        code = payload_read(s, path, lrank, err);
     for (uint64_t i = 0; !code && i < s->trace.op_count; i++) {
         code = s->trace.ops[i].kind == CRYSTAL_OP_COMM
                    ? comm_record(b, s, lrank, i, err)

@@ -19,25 +19,30 @@ struct crystal_jobdir {
     int lock_fd; /* -1: not locked by us */
 };
 
-static int check_owner(const char *path, struct crystal_error *err)
+static int check_owner(const char *what, const char *path, struct crystal_error *err)
 {
     struct stat st;
 
     if (stat(path, &st) < 0)
-        return crystal_error_set(err, errno, "job directory %s: %s", path,
-                                 strerror(errno));
+        return crystal_error_set(err, errno, "%s %s: %s", what, path, strerror(errno));
     if (!S_ISDIR(st.st_mode))
-        return crystal_error_set(err, ENOTDIR, "job directory %s: not a directory",
-                                 path);
+        return crystal_error_set(err, ENOTDIR, "%s %s: not a directory", what, path);
     if (st.st_uid != geteuid())
-        return crystal_error_set(
-            err, EACCES,
-            "job directory %s: belongs to another user; give --crystal-job-dir", path);
+        return crystal_error_set(err, EACCES,
+                                 "%s %s: belongs to another user; give one of your own",
+                                 what, path);
     if (st.st_mode & 022)
         return crystal_error_set(
-            err, EACCES, "job directory %s: others can write to it; chmod 700 it",
-            path);
+            err, EACCES, "%s %s: others can write to it; chmod 700 it", what, path);
     return 0;
+}
+
+int crystal_jobdir_private(const char *what, const char *path, int create,
+                           char ret[PATH_MAX], struct crystal_error *err)
+{
+    if ((create && mkdir(path, 0700) < 0 && errno != EEXIST) || !realpath(path, ret))
+        return crystal_error_set(err, errno, "%s %s: %s", what, path, strerror(errno));
+    return check_owner(what, ret, err);
 }
 
 struct crystal_jobdir *crystal_jobdir_open(const char *path, int create,
@@ -50,23 +55,11 @@ struct crystal_jobdir *crystal_jobdir_open(const char *path, int create,
         return NULL;
     }
     dir->lock_fd = -1;
-    if (create && mkdir(path, 0700) < 0 && errno != EEXIST) {
-        (void)crystal_error_set(err, errno, "job directory %s: %s", path,
-                                strerror(errno));
-        goto err_free;
+    if (crystal_jobdir_private("job directory", path, create, dir->path, err)) {
+        free(dir);
+        return NULL;
     }
-    if (!realpath(path, dir->path)) {
-        (void)crystal_error_set(err, errno, "job directory %s: %s", path,
-                                strerror(errno));
-        goto err_free;
-    }
-    if (check_owner(dir->path, err))
-        goto err_free;
     return dir;
-
-err_free:
-    free(dir);
-    return NULL;
 }
 
 void crystal_jobdir_close(struct crystal_jobdir *dir)

@@ -48,10 +48,16 @@
 
 #include "runtime/error.h"
 
+#include <limits.h>
 #include <stddef.h>
 
 struct crystal_jobdir;
 
+/* A directory that is ours alone: made (0700) where create is set, not another user's,
+ * not writable by others. ret is its absolute path; what stands in front of it in the
+ * sentence. */
+int crystal_jobdir_private(const char *what, const char *path, int create,
+                           char ret[PATH_MAX], struct crystal_error *err);
 /* Opens directory path, making it (0700) where create is set. A directory of another
  * user, or one that others can write, is refused. NULL on failure. */
 struct crystal_jobdir *crystal_jobdir_open(const char *path, int create,

@@ -12,6 +12,7 @@ void crystal_layout_fini(struct crystal_layout *layout)
         return;
     free(layout->sandbox);
     free(layout->live);
+    free(layout->spill_dir);
     for (char **arg = layout->program; arg && *arg; arg++)
         free(*arg);
     free(layout->program);

@@ -52,6 +52,8 @@ struct crystal_layout {
     uint32_t plan_passes;         /* plan.passes, at least 1 */
     uint32_t plan_tolerance_ppm;
     uint64_t fingerprint; /* program, arguments (outside stage rules), grid, versions */
+    char *spill_dir;      /* absolute, of this job alone; NULL: its directory; owned */
+    uint64_t pinned_bytes_max;  /* limits.pinned_bytes; 0: none */
     struct crystal_ports ports; /* of coordinator, store and agents; first = 0: any */
     enum crystal_slurm_view slurm_view; /* what a task is in the program's SLURM_* */
     struct crystal_stage_rules stage[CRYSTAL_STAGE_COUNT];

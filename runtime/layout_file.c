@@ -66,6 +66,13 @@ static int print(FILE *out, const struct crystal_layout *l)
         if (l->ports.first)
             fprintf(out, "ports:\n  first: %u\n  last: %u\n", l->ports.first,
                     l->ports.last);
+        if (l->pinned_bytes_max)
+            fprintf(out, "limits:\n  pinned_bytes: %" PRIu64 "\n", l->pinned_bytes_max);
+        if (l->spill_dir) {
+            fprintf(out, "spill_dir: ");
+            print_quoted(out, l->spill_dir);
+            putc('\n', out);
+        }
         fprintf(out, "fingerprint: \"%016" PRIx64 "\"\n", l->fingerprint);
         crystal_stage_rules_print(l->stage, out, print_quoted);
         crystal_inject_rules_print(&l->inject, out, print_quoted);
@@ -234,10 +241,28 @@ static int ports(struct reading *r, struct crystal_layout *l)
     return 0;
 }
 
+/* Memory and disk of the nodes. */
+static int storage(struct reading *r, struct crystal_layout *l)
+{
+    const char *dir;
+
+    if (crystal_yaml_get(r->map, "limits.pinned_bytes") &&
+        count(r, "limits.pinned_bytes", UINT64_MAX, 10, &l->pinned_bytes_max))
+        return -EINVAL;
+    if (!crystal_yaml_get(r->map, "spill_dir"))
+        return 0;
+    dir = text(r, "spill_dir");
+    if (dir[0] != '/')
+        return crystal_error_set(
+            r->err, EINVAL, "%s: spill_dir: '%s' is no absolute path", r->path, dir);
+    l->spill_dir = strdup(dir);
+    return l->spill_dir ? 0 : crystal_error_set(r->err, ENOMEM, "out of memory");
+}
+
 /* None of these is in layouts of older versions. */
 static int surroundings(struct reading *r, struct crystal_layout *l)
 {
-    if (ports(r, l))
+    if (ports(r, l) || storage(r, l))
         return -EINVAL;
     if (crystal_yaml_get(r->map, "slurm_env") &&
         crystal_slurm_view_parse(text(r, "slurm_env"), &l->slurm_view))

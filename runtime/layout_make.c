@@ -326,6 +326,22 @@ static int check_program(char *const *program, struct crystal_error *err)
                                          launcher);
 }
 
+/* Ranks of one NVLink domain reach each other past all NICs. */
+static int nvlink(const struct crystal_layout *l, int64_t nodes,
+                  struct crystal_error *err)
+{
+    if (nodes <= 1)
+        return 0;
+    return crystal_error_set(err, ENOTSUP,
+                             "nvlink.nodes: virtual ranks are not yet reached by "
+                             "NVLink, so no domain of %" PRIi64 " target nodes can be "
+                             "cut by the sandbox; take it as one node with "
+                             "--crystal-ranks-per-node=%" PRIu64
+                             " where a real node has as many GPUs, or set it to 1, "
+                             "which has NICs between the nodes",
+                             nodes, (uint64_t)nodes * l->ranks_per_node);
+}
+
 int crystal_layout_make(const struct crystal_layout_options *options,
                         const struct crystal_conf *conf, struct crystal_layout *ret,
                         char *notice, size_t notice_bytes, struct crystal_error *err)
@@ -344,8 +360,9 @@ int crystal_layout_make(const struct crystal_layout_options *options,
     if (positive("logical-ranks", options->logical_ranks,
                  (uint64_t)conf->logical_ranks_max, &l.lrank_count, err) ||
         words(options, &l, err) || ranks_per_node(options, &l, err) ||
-        grid(options, &l, err) || sandbox(options, &l, notice, notice_bytes, err) ||
-        live(options, &l, err) || check_program(options->program, err))
+        nvlink(&l, conf->nvlink_nodes, err) || grid(options, &l, err) ||
+        sandbox(options, &l, notice, notice_bytes, err) || live(options, &l, err) ||
+        check_program(options->program, err))
         goto err_fini;
     if (copy_program(&l, options->program) ||
         crystal_stage_rules_copy(conf->stage, l.stage) ||
@@ -356,6 +373,7 @@ int crystal_layout_make(const struct crystal_layout_options *options,
     }
     (void)snprintf(l.job_name, sizeof l.job_name, "%s",
                    options->job_name ? options->job_name : "job");
+    l.pinned_bytes_max = conf->pinned_bytes_max;
     l.ports.first = (uint16_t)conf->port_first; /* the table checks both */
     l.ports.last = (uint16_t)conf->port_last;
     l.wire_bytes_per_s = conf->wire_bytes_per_s;

@@ -10,7 +10,9 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -23,6 +25,21 @@ struct crystal_payload_writer {
     _Atomic int error;           /* first errno; relaxed, read at close */
     char path[4096];             /* for sentences */
 };
+
+int crystal_payload_path(const char *directory, uint64_t lrank, char *out,
+                         size_t out_bytes, struct crystal_error *err)
+{
+    struct stat st;
+    int bytes = snprintf(out, out_bytes, "%s/" CRYSTAL_PAYLOAD_SPILL, directory);
+    /* a link to nowhere counts: what lies there is missing, not elsewhere */
+    int is_spilled = bytes < (int)out_bytes && lstat(out, &st) == 0;
+
+    bytes = snprintf(out, out_bytes, "%s%s/%" PRIu64 ".payload", directory,
+                     is_spilled ? "/" CRYSTAL_PAYLOAD_SPILL : "", lrank);
+    if (bytes < (int)out_bytes)
+        return 0;
+    return crystal_error_set(err, ENAMETOOLONG, "%s: path too long", directory);
+}
 
 struct crystal_payload_writer *crystal_payload_create(const char *path, uint64_t lrank,
                                                       uint64_t fingerprint,

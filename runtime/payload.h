@@ -1,7 +1,7 @@
-/* ranks/LRANK.payload: what one live rank contributed to its operations, for those that
- * are kept. File: crystal_filehead (magic "CRYPAYLD"), then the bytes themselves; a
- * trace's PAYLOAD records say which operation owns which of them. Read with
- * crystal_file_map once it is sealed. Frozen: version 1.
+/* LRANK.payload beside a trace, or in spill_dir: what one live rank contributed to its
+ * operations, for those that are kept. File: crystal_filehead (magic "CRYPAYLD"), then
+ * the bytes themselves; a trace's PAYLOAD records say which operation owns which of
+ * them. Read with crystal_file_map once it is sealed. Frozen: version 1.
  */
 #ifndef CRYSTAL_PAYLOAD_H
 #define CRYSTAL_PAYLOAD_H
@@ -14,6 +14,13 @@
 
 #define CRYSTAL_PAYLOAD_MAGIC   "CRYPAYLD"
 #define CRYSTAL_PAYLOAD_VERSION 1
+
+/* The path of a rank's payload among the traces of directory: in directory/spill, a
+ * link that capture makes where crystal.yaml has a spill_dir, else beside its trace.
+ * -ENAMETOOLONG. */
+int crystal_payload_path(const char *directory, uint64_t lrank, char *out,
+                         size_t out_bytes, struct crystal_error *err);
+#define CRYSTAL_PAYLOAD_SPILL "spill"
 
 struct crystal_payload_writer;
 

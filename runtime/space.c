@@ -45,7 +45,7 @@ int crystal_space_check(const char *dir, struct crystal_error *err)
     if (code != ENOSPC && code != EDQUOT)
         return 0;
     return crystal_error_set(err, code,
-                             "no space left in %s%s; free some or use another job "
+                             "no space left in %s%s; free some or use another "
                              "directory",
                              dir, code == EDQUOT ? " (quota)" : "");
 }

@@ -54,13 +54,13 @@ said "job directory of mode 777" 2 \
     srun "${crystal[@]}" --crystal-job-dir=open "$rank" echo NEVER
 mkdir -m 700 theirs && chown 12345 theirs
 said "job directory of another user" 2 \
-    "layout: job directory $PWD/theirs: belongs to another user; give --crystal-job-dir" \
+    "layout: job directory $PWD/theirs: belongs to another user; give one of your own" \
     srun "${crystal[@]}" --crystal-job-dir=theirs "$rank" echo NEVER
 
 mkdir full
 if mount -t tmpfs -o size=4m,mode=700 tmpfs full; then
     trap 'umount -l "$work/cwd/full"; cluster_end' EXIT
-    space="no space left in $PWD/full; free some or use another job directory"
+    space="no space left in $PWD/full; free some or use another directory"
     fill="head -c 8M /dev/zero >$PWD/full/fill 2>/dev/null"
     empty() { find full -mindepth 1 -delete; }
     sh -c "$fill"

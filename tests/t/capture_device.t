@@ -33,6 +33,8 @@ failing "a copy that fails" FAKE_CUDA_FAIL=cudaMemcpyAsync:1 overlapped \
     'recorder: cudaMemcpyAsync: unknown error'
 failing "no pinned memory" FAKE_CUDA_FAIL=cudaHostAlloc:3 overlapped \
     'recorder: cudaHostAlloc: unknown error'
+failing "more pinned memory than limits.pinned_bytes" CRYSTAL_PINNED_BYTES=65536 overlapped \
+    'recorder: 131072 bytes of host memory.* more than the 65536 that limits.pinned_bytes leaves'
 failing "a CUDA graph is being captured" FAKE_CUDA_CAPTURES=1 overlapped \
     'ncclAllReduce inside the capture of a CUDA graph.*--cuda-graph-impl none'
 # A driver without a shared runtime: the program has CUDA's runtime inside.

@@ -76,4 +76,9 @@ echo "crystal: layout: topology: /nowhere.xml: No such file or directory
 exit code 2" >"$work/want"
 layout --logical-ranks=64 --topology=/nowhere.xml
 is "no such machine" "$work/got" "$work/want"
+echo "nvlink: {nodes: 2}" >"$work/yaml"
+echo "crystal: layout: nvlink.nodes: virtual ranks are not yet reached by NVLink, so no domain of 2 target nodes can be cut by the sandbox; take it as one node with --ranks-per-node=8 where a real node has as many GPUs, or set it to 1, which has NICs between the nodes
+exit code 2" >"$work/want"
+layout --logical-ranks=64 --ranks-per-node=4 --config="$work/yaml"
+is "an NVLink domain of several nodes" "$work/got" "$work/want"
 echo "1..$count"

@@ -47,6 +47,52 @@ check "capture" "$code $said" "0 "
 run plan "$job" --iterations 8
 check "plan" "$code $said" "0 "
 
+# --- spill_dir: contents of messages lie there, as in the job directory else; and each of
+# the four ranks may lock its part of limits.pinned_bytes
+cat >"$work/yaml" <<YAML
+spill_dir: $work/far/%u
+limits: {pinned_bytes: 8MiB}
+stage: {capture: {wrapper: [sh, -c, 'echo \$CRYSTAL_PINNED_BYTES >>$work/pinned; exec "\$0" "\$@"']}}
+YAML
+spilled() { # DIR
+    mkdir -m 700 "$1" &&
+        "$scrystal" layout --logical-ranks=16 --ranks-per-node=4 --config="$work/yaml" \
+            --parallel=tp=2,pp=2,dp=4 --sandbox=0-3 --job-dir="$1" --write --iterations=3 \
+            >/dev/null
+}
+spilled "$work/spilled"
+run capture "$work/spilled" --iterations 8
+check "spill_dir: capture" "$code $said" "0 "
+check "limits.pinned_bytes: each rank's part" "$(sort "$work/pinned" | uniq -c | tr -s ' ')" " 4 2097152"
+spill=$(echo "$work/far/$(id -un)"/spilled-*)
+check "spill_dir: in the layout" "$(sed -n 's/^spill_dir: //p' "$work/spilled/layout.yaml")" "\"$spill\""
+check "spill_dir: mode" "$(stat -c %a "$spill")" 700
+check "spill_dir: what lies there" "$(cd "$spill" && echo *)" "$(cd "$job/ranks" && echo *.payload)"
+check "spill_dir: what lies in the job directory" "$(cd "$work/spilled/ranks" && echo *)" "$(cd "$job/ranks" && echo *.trace* spill)"
+for rank in 0 1 2 3; do
+    cmp <(tail -c +65 "$job/ranks/$rank.payload") <(tail -c +65 "$spill/$rank.payload") || echo "rank $rank"
+done >"$work/differ" 2>&1
+check "spill_dir: the same bytes" "$(cat "$work/differ")" ""
+"$scrystal" graph --job "$work/spilled" 2>/dev/null
+check "spill_dir: graph" "$?" 0
+mv "$spill" "$work/gone"
+said=$("$scrystal" graph --job "$work/spilled" 2>&1)
+check "spill_dir: it has gone" "$? ${said#*: record *: }" \
+    "70 its payload file is missing; with spill_dir that must be a directory of all nodes of the job; capture again"
+said=$("$scrystal" layout --logical-ranks=16 --ranks-per-node=4 --config="$work/yaml" --parallel=tp=2,pp=2,dp=4 --sandbox=0-3 \
+    --job-dir="$work/spilled" --iterations=3 --request -- "$program" "${options[@]}" --iterations 8 | sed -n 's/^stages=//p')
+check "spill_dir: it has gone: capture is not current" "$said" "capture,plan,emulate"
+mkdir -m 777 "$spill"
+chmod 777 "$spill"
+run capture "$work/spilled" --iterations 8
+check "spill_dir: others may write there" "$code $said" \
+    "70 crystal: capture: spill_dir $spill: others can write to it; chmod 700 it"
+rmdir "$spill"
+touch "$spill"
+run capture "$work/spilled" --iterations 8
+check "spill_dir: it is a file" "$code $said" "70 crystal: capture: spill_dir $spill: not a directory"
+rm "$spill"
+
 # --- a library is missing
 mkdir "$work/bin"
 cp "$(readlink -f "$CRYSTAL_BUILDDIR/scrystal")" "$work/bin/scrystal"
@@ -95,7 +141,7 @@ check "the first goes on" "$?" 0
 mkdir "$work/full"
 if mount -t tmpfs -o size=6m,mode=700 tmpfs "$work/full" 2>/dev/null; then
     full=$work/full/job
-    space="no space left in $full; free some or use another job directory"
+    space="no space left in $full; free some or use another directory"
     cp -a "$job" "$full"
     for stage in capture plan emulate; do
         head -c 8M /dev/zero >"$work/full/fill" 2>/dev/null

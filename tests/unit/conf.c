@@ -84,7 +84,9 @@ static void a_cluster(void)
     struct crystal_conf conf;
 
     CHECK_EQ(read_text("allow: {groups: [ml, \"two words\"], accounts: \"a, b\"}\n"
-                       "limits: {sandbox_nodes: 4, job_dir_bytes: 1.5 GiB}\n"
+                       "limits: {sandbox_nodes: 4, job_dir_bytes: 1.5 GiB,\n"
+                       "  pinned_bytes: 64GB}\n"
+                       "spill_dir: /scratch/%u\nassistants: {max: \"\"}\n"
                        "port_range: 40000-40999\nlog: debug\n"
                        "request: {partition: gpu, cpus_per_task: 12, exclusive: yes,\n"
                        "  mem_per_node: 64G, comment: us}\n",
@@ -97,6 +99,9 @@ static void a_cluster(void)
     CHECK_EQ(conf.allow_partitions.count, 0);
     CHECK_EQ(conf.sandbox_nodes_max, 4);
     CHECK_EQ(conf.job_dir_bytes_max, 3ULL << 29);
+    CHECK_EQ(conf.pinned_bytes_max, 64000000000);
+    CHECK_STR(conf.spill_dir, "/scratch/%u");
+    CHECK_EQ(conf.nvlink_nodes, 1);
     CHECK_EQ(conf.port_first, 40000);
     CHECK_EQ(conf.port_last, 40999);
     CHECK_STR(conf.log, "debug");
@@ -126,6 +131,14 @@ static void faults(void)
         {"port_range: 9-8\n", "'9-8' is no port range"},
         {"port_range: 60000-70000\n", "'60000-70000' is no port range"},
         {"port_range: 0-10\n", "'0-10' is no port range"},
+        {"assistants: {place: het}\n",
+         ":1:21: assistants.place: there are no assistant nodes yet; leave it empty"},
+        {"assistants:\n  partition: cpu\n",
+         ":2:14: assistants.partition: there are no assistant nodes yet"},
+        {"assistants: {max: 2}\n", "assistants.max: there are no assistant nodes yet"},
+        {"assistants: {min: 2}\n", "unknown key 'assistants.min'"},
+        {"nvlink: {nodes: 0}\n", "nvlink.nodes: '0' is no count"},
+        {"limits: {pinned_bytes: much}\n", "'much' is no size"},
         {"log: loud\n", "'loud' is no log level"},
         {"request: {partition: [a]}\n", "unknown key 'request.partition[]'"},
         {"stage: {train: {env: {A: 1}}}\n", "unknown key 'stage.train.env.A'"},
@@ -212,6 +225,9 @@ static void example_file_is_the_table(void)
     CHECK_EQ(example.plan_tolerance_ppm, defaults.plan_tolerance_ppm);
     CHECK_EQ(defaults.plan_tolerance_ppm, 20000);
     CHECK_STR(example.job_dir, defaults.job_dir);
+    CHECK_STR(example.spill_dir, defaults.spill_dir);
+    CHECK_EQ(example.pinned_bytes_max, 0);
+    CHECK_EQ(example.nvlink_nodes, defaults.nvlink_nodes);
     CHECK_STR(example.gres_per_node, defaults.gres_per_node);
     CHECK_EQ(example.sandbox_nodes_max, 0);
     CHECK_EQ(example.job_dir_bytes_max, 0);

@@ -310,7 +310,7 @@ static void refuses_bad_traces(void)
     job_coll(&j, CRYSTAL_FUNC_ALLREDUCE, 0, 8);
     job_op(&j, (struct crystal_op){.kind = CRYSTAL_OP_PAYLOAD, .peer = 4});
     job_rank_end(&j);
-    refuse(&j, "its payload file is shorter than the trace says");
+    refuse(&j, "its payload file is missing");
 
     j.layout.fingerprint = 0x999;
     job_rank(&j, "ranks", 1);
