@@ -82,9 +82,11 @@ has "on the node: sentence" "$err" "crystal: capture: node n1: 16 logical ranks 
 # --- job directories
 : >"$config"
 mkdir dirs
-printf 'job_dir: %s/dirs/%%u.%%j\n' "$PWD" >"$config"
+printf 'job_dir: %s/dirs/%%u.%%j\nspill_dir: %s/spill/%%u/%%j\n' "$PWD" "$PWD" >"$config"
 run srun "${crystal[@]}" "$rank" true
 is "job_dir with %j" "$code $(test -d "dirs/$(id -un).$(last_job)" && echo there)" "0 there"
+is "spill_dir with %u and %j" "$(ls "spill/$(id -un)/$(last_job)/$(id -un).$(last_job)-"* | tr '\n' ' ')" \
+    "0.payload 1.payload 10.payload 11.payload 12.payload 13.payload 14.payload 15.payload 2.payload 3.payload 4.payload 5.payload 6.payload 7.payload 8.payload 9.payload "
 printf 'port_range: 31990-31999\n' >"$config"
 run srun "${crystal[@]}" -J ports "$rank" true
 is "port_range: exit code" "$code" 0
