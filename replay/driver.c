@@ -20,6 +20,7 @@
 
 #define LOOKAHEAD_NS 1000000000U
 #define NAP_NS       50000000U    /* between looks when nobody rings */
+#define EARLY_NS     100000U      /* a held end is given so long before it comes */
 #define QUIET_NS     10000000000U /* nothing can happen any more, at the least */
 
 void dr_fail(struct crystal_driver *d, const struct crystal_error *err)
@@ -51,6 +52,17 @@ void dr_set_free(struct crystal_driver *d, enum crystal_board_timeline why)
                 crystal_error_text(&err));
 }
 
+/* Collectives that share NICs end when no arrival can change that any more; all else
+ * goes on LOOKAHEAD_NS into the future. */
+static int timeline_go_on(struct crystal_driver *d, uint64_t now_ns,
+                          struct crystal_error *err)
+{
+    const uint64_t job_ns = dr_job_ns(d, now_ns);
+
+    crystal_timeline_settle(d->timeline, job_ns + EARLY_NS);
+    return crystal_timeline_advance(d->timeline, job_ns + LOOKAHEAD_NS, err);
+}
+
 void dr_start_at(struct crystal_driver *d, uint64_t job_ns)
 {
     struct crystal_error err = {0};
@@ -60,8 +72,7 @@ void dr_start_at(struct crystal_driver *d, uint64_t job_ns)
     d->is_started = true;
     atomic_store(&d->head->timeline, CRYSTAL_BOARD_FOLLOWS);
     if (crystal_timeline_start(d->timeline, job_ns, &err) ||
-        crystal_timeline_advance(d->timeline,
-                                 dr_job_ns(d, crystal_now_ns()) + LOOKAHEAD_NS, &err))
+        timeline_go_on(d, crystal_now_ns(), &err))
         dr_fail(d, &err);
 }
 
@@ -94,14 +105,26 @@ static void go_on(struct crystal_driver *d)
         is_newer |= dr_board_look(d, now_ns);
         is_new |= is_newer;
         if (d->is_started && !d->is_free && !d->is_failed &&
-            crystal_timeline_advance(d->timeline, dr_job_ns(d, now_ns) + LOOKAHEAD_NS,
-                                     &err))
+            timeline_go_on(d, now_ns, &err))
             dr_fail(d, &err);
     } while (is_newer && !d->is_failed);
     if (is_new || !d->stuck_count)
         d->news_ns = now_ns;
     else if (now_ns - d->news_ns > d->quiet_ns)
         dr_set_free(d, CRYSTAL_BOARD_STUCK);
+}
+
+/* Until the next look, where nobody rings. */
+static uint64_t nap_ns(struct crystal_driver *d)
+{
+    uint64_t held_ns = d->is_started && !d->is_free
+                           ? crystal_timeline_held_ns(d->timeline)
+                           : UINT64_MAX;
+    uint64_t settled_ns = dr_job_ns(d, crystal_now_ns()) + EARLY_NS;
+
+    if (held_ns <= settled_ns)
+        return 1;
+    return held_ns - settled_ns < NAP_NS ? held_ns - settled_ns : NAP_NS;
 }
 
 static void *run(void *context)
@@ -113,7 +136,7 @@ static void *run(void *context)
     while (!atomic_load(&d->stop) && !d->is_failed &&
            !atomic_load_explicit(&d->head->abort_flag, memory_order_acquire)) {
         go_on(d);
-        crystal_board_sleep(d->board, &bell, NAP_NS);
+        crystal_board_sleep(d->board, &bell, nap_ns(d));
     }
     return NULL;
 }
@@ -160,7 +183,7 @@ static int make_timeline(struct crystal_driver *d, struct crystal_error *err)
     struct crystal_timeline_config config = {.graph = d->graph,
                                              .programs = d->programs,
                                              .wire = crystal_profile_wire(d->profile),
-                                             .nics = CRYSTAL_NICS_OF_MESSAGES,
+                                             .nics = CRYSTAL_NICS_OF_ALL,
                                              .context = d,
                                              .on_coll = dr_board_on_coll,
                                              .on_p2p = dr_board_on_p2p};

@@ -26,6 +26,15 @@ static void rooms_make(struct crystal_timeline *t)
     }
 }
 
+/* A turn of which what is fed later may change the time has to wait for that. */
+static bool first_is_held(struct crystal_timeline *t)
+{
+    const struct tl_turn *turn = t->turns;
+
+    return t->turn_count && turn->time_ns > t->settled_ns &&
+           turn->kind == TL_TURN_END && tl_flow_is_open(t, turn);
+}
+
 static void go_on(struct crystal_timeline *t)
 {
     while (!t->code) {
@@ -36,7 +45,8 @@ static void go_on(struct crystal_timeline *t)
             tl_rank_run(t, r);
         } else if (t->full) {
             rooms_make(t);
-        } else if (t->turn_count && t->turns[0].time_ns <= t->until_ns) {
+        } else if (t->turn_count && t->turns[0].time_ns <= t->until_ns &&
+                   !first_is_held(t)) {
             tl_turn_next(t);
         } else {
             return;
@@ -90,6 +100,16 @@ int crystal_timeline_advance(struct crystal_timeline *t, uint64_t until_ns,
     if (t->is_started)
         go_on(t);
     return outcome(t, err);
+}
+
+void crystal_timeline_settle(struct crystal_timeline *t, uint64_t settled_ns)
+{
+    t->settled_ns = settled_ns;
+}
+
+uint64_t crystal_timeline_held_ns(struct crystal_timeline *t)
+{
+    return first_is_held(t) ? t->turns[0].time_ns : UINT64_MAX;
 }
 
 int crystal_timeline_start(struct crystal_timeline *t, uint64_t now_ns,
@@ -250,6 +270,7 @@ crystal_timeline_create(const struct crystal_timeline_config *config,
         return NULL;
     }
     t->config = *config;
+    t->settled_ns = UINT64_MAX;
     if (tl_make(t, err)) {
         crystal_timeline_destroy(t);
         return NULL;

@@ -24,8 +24,10 @@
  * a rank's own is a clock and a queue for each of its streams (architecture.md,
  * "Timeline").
  *
- * Results do not depend on the order of calls, but for messages to one rank that are
- * fed later than others which came behind them: those keep their time. Times are
+ * Results do not depend on the order of calls, but for what is fed later than others
+ * that share a NIC with it and came behind it: those keep their time. For collectives
+ * of ranks that have operations of several streams under way at once that is only what
+ * is fed later than crystal_timeline_settle says. Times are
  * CLOCK_MONOTONIC ns of whoever feeds them. One thread at a time per timeline.
  * Callbacks run inside start, feed and advance and may not call back.
  */
@@ -51,8 +53,7 @@ struct crystal_timeline;
 enum crystal_timeline_nics {
     CRYSTAL_NICS_OF_GROUPS,   /* the messages of one group, each group by itself */
     CRYSTAL_NICS_OF_MESSAGES, /* all messages, whatever their communicators */
-    CRYSTAL_NICS_OF_ALL /* collectives, too. Not where arrivals are fed: what comes
-                           late would change what has been told */
+    CRYSTAL_NICS_OF_ALL       /* collectives, too */
 };
 
 /* Computation as it was in some iterations of a representative. */
@@ -132,6 +133,14 @@ int crystal_timeline_feed_p2p(struct crystal_timeline *t, uint32_t comm, uint32_
  * stop there, and streams in front of kernels. */
 int crystal_timeline_advance(struct crystal_timeline *t, uint64_t until_ns,
                              struct crystal_error *err);
+
+/* What is fed from now on is not earlier than settled_ns; UINT64_MAX, as create has it:
+ * nothing is fed that could share a NIC with what is under way. advance leaves the end
+ * of a collective behind that alone as long as something may be fed that makes it
+ * later. */
+void crystal_timeline_settle(struct crystal_timeline *t, uint64_t settled_ns);
+/* When the earliest one of these ends as far as is known; UINT64_MAX: there is none. */
+uint64_t crystal_timeline_held_ns(struct crystal_timeline *t);
 
 /* 1 where every inside rank has gone through config.iterations. */
 int crystal_timeline_is_done(const struct crystal_timeline *t);

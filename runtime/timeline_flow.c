@@ -193,6 +193,40 @@ void tl_flow_begin(struct crystal_timeline *t, struct tl_flow *flow)
     speed(t, flow, flow->last_ns, fullest(t, flow));
 }
 
+/* Waits this lane for somebody else? Not where it is in a collective whose end is
+ * known. */
+static bool lane_waits(const struct tl_rank *r, const struct tl_lane *lane)
+{
+    const struct tl_local *local = &r->locals[lane->local];
+
+    if (!lane->outstanding)
+        return false;
+    for (const struct tl_coll *coll = local->comm->colls; coll; coll = coll->next)
+        if (coll->flow && coll->arrive[local->crank] != UINT64_MAX)
+            return false;
+    return true;
+}
+
+bool tl_flow_is_open(struct crystal_timeline *t, const struct tl_turn *turn)
+{
+    const struct tl_comm *comm = turn->flow->comm;
+
+    if (turn->seq != turn->flow->turn)
+        return false; /* it is no end any more */
+    for (uint32_t k = 0; k < comm->nranks; k++) {
+        const struct tl_rank *r = &t->ranks[comm->members[k]];
+
+        if (!t->lists[crystal_graph_rep_of(t->config.graph, comm->members[k])].overlaps)
+            continue;
+        if (r->state == TL_OUTSIDE)
+            return true;
+        for (uint32_t i = 0; i < r->list->lane_count; i++)
+            if (lane_waits(r, &r->lanes[i]))
+                return true;
+    }
+    return false;
+}
+
 void tl_flow_end(struct crystal_timeline *t, const struct tl_turn *turn)
 {
     struct tl_flow *flow = turn->flow;

@@ -64,6 +64,7 @@ struct tl_list {
     uint32_t *messages; /* instructions */
     uint32_t message_count;
     uint32_t lane_count, slot_count;
+    bool overlaps; /* operations of two lanes may be under way at once */
     const struct crystal_program *program;
     const uint64_t *gap_ns;
     struct crystal_timeline_samples samples; /* count 0: gap_ns */
@@ -312,6 +313,7 @@ struct crystal_timeline {
     int64_t jitter;          /* times 2^20 */
     bool is_started;
     uint64_t start_ns, until_ns;
+    uint64_t settled_ns;      /* nothing that is fed from now on is earlier */
     struct tl_rank *stack;    /* ranks that may go on */
     struct tl_rank *full;     /* hosts that need room, if nothing else goes on */
     struct tl_beyond *beyond; /* heap by time: hosts and lanes */
@@ -381,6 +383,9 @@ int tl_error(int code, struct crystal_error *err);
 int tl_list_init(struct crystal_timeline *t, uint32_t rep, struct crystal_error *err);
 void tl_list_fini(struct tl_list *list);
 
+/* timeline_overlap.c: sets list->overlaps; -ENOMEM. */
+int tl_list_find_overlap(struct tl_list *list);
+
 /* timeline_make.c */
 uint32_t tl_wire(struct crystal_timeline *t, const uint32_t *members, uint32_t nranks);
 int tl_make(struct crystal_timeline *t, struct crystal_error *err);
@@ -443,6 +448,8 @@ bool tl_flow_begins(struct crystal_timeline *t, struct tl_comm *comm,
 /* Turns. */
 void tl_flow_begin(struct crystal_timeline *t, struct tl_flow *flow);
 void tl_flow_end(struct crystal_timeline *t, const struct tl_turn *turn);
+/* Whether what is fed later may still change when the flow ends. */
+bool tl_flow_is_open(struct crystal_timeline *t, const struct tl_turn *turn);
 /* A message of `occupy_ns` is given to the NIC at now_ns. Returns when that has time
  * for it; *ret_held_ns: by how much longer it takes. */
 uint64_t tl_nic_take(struct crystal_timeline *t, struct tl_rank *r, enum tl_way way,

@@ -367,6 +367,9 @@ int tl_make(struct crystal_timeline *t, struct crystal_error *err)
         code = tl_list_init(t, i, err);
     if (code)
         return code;
+    for (uint32_t i = 0; t->config.is_outside && i < t->list_count; i++)
+        if (tl_list_find_overlap(&t->lists[i]))
+            return no_memory(err);
     for (uint32_t i = 0; i < t->list_count; i++)
         t->lists[i].most_ns = computation_ns(&t->lists[i]);
     if (ranks_make(t) || comms_init(t))

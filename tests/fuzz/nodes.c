@@ -189,7 +189,7 @@ static void driver_make(struct node *n)
         .programs = programs,
         .gap_ns = gap_list,
         .is_outside = is_outside,
-        .nics = CRYSTAL_NICS_OF_MESSAGES,
+        .nics = CRYSTAL_NICS_OF_ALL,
         .wire = {.bytes_per_s = 1000000000, .latency_ns = 1000}};
     struct crystal_driver *d = &n->driver;
 

@@ -297,6 +297,48 @@ static void collectives_share_nics(void)
     }
 }
 
+/* The same three ranks, the last one from outside. What has begun does not end before
+ * it is settled that nothing else may share its NICs; with one stream nothing can. */
+static void ends_wait_until_they_are_settled(void)
+{
+    for (int overlaps = 0; overlaps < 2; overlaps++) {
+        struct bench b;
+
+        bench_begin(&b, 3, 2);
+        collective(&b, 0, 1000);
+        put(&b, 0, (struct crystal_op){.kind = CRYSTAL_OP_HINT});
+        for (uint32_t r = 0; !overlaps && r < 3; r++)
+            put(&b, r, (struct crystal_op){.kind = CRYSTAL_OP_SYNC, .stream = 0});
+        collective(&b, 1, 1000);
+        bench_start(&b);
+        b.gaps[0][2] = 4500;
+        b.is_outside[2] = 1;
+        b.config.nics = CRYSTAL_NICS_OF_ALL;
+        b.timeline = crystal_timeline_create(&b.config, &err);
+        MUST(!b.timeline);
+        crystal_timeline_settle(b.timeline, 0);
+        MUST(crystal_timeline_start(b.timeline, 0, &err));
+        MUST(crystal_timeline_feed(b.timeline, 0, 0, 2, 0, &err));
+        MUST(crystal_timeline_advance(b.timeline, 1000000, &err));
+        CHECK_EQ(b.got_ns[1][0], overlaps ? 0 : 9000);
+        CHECK_EQ(crystal_timeline_held_ns(b.timeline), overlaps ? 9000 : UINT64_MAX);
+        crystal_timeline_settle(b.timeline, 4500);
+        MUST(crystal_timeline_feed(b.timeline, 1, 0, 2, overlaps ? 4500 : 9000, &err));
+        MUST(crystal_timeline_advance(b.timeline, 1000000, &err));
+        CHECK_EQ(crystal_timeline_held_ns(b.timeline), overlaps ? 12500 : UINT64_MAX);
+        CHECK_EQ(b.got_ns[1][0], overlaps ? 0 : 9000);
+        crystal_timeline_settle(b.timeline, 12500);
+        MUST(crystal_timeline_advance(b.timeline, 1000000, &err));
+        CHECK_EQ(crystal_timeline_held_ns(b.timeline), overlaps ? 17000 : UINT64_MAX);
+        CHECK_EQ(b.got_ns[1][0], overlaps ? 4500 + 4500 * 16 / 9 : 9000);
+        crystal_timeline_settle(b.timeline, 17000);
+        MUST(crystal_timeline_advance(b.timeline, 1000000, &err));
+        CHECK_EQ(crystal_timeline_held_ns(b.timeline), UINT64_MAX);
+        CHECK_EQ(b.end_ns[1], overlaps ? 17000 : 18000);
+        bench_end(&b);
+    }
+}
+
 /* A collective goes on slower while a message is sent, and the message takes longer. */
 static void a_message_shares_with_a_collective(void)
 {
@@ -425,6 +467,7 @@ int main(void)
     CHECK_RUN(communicators_share_a_nic_if_told);
     CHECK_RUN(ways_do_not_share);
     CHECK_RUN(collectives_share_nics);
+    CHECK_RUN(ends_wait_until_they_are_settled);
     CHECK_RUN(a_message_shares_with_a_collective);
     CHECK_RUN(outside_is_told_of_turns);
     CHECK_RUN(skewed_exchange);
