@@ -312,6 +312,8 @@ static int on_message(void *context, struct crystal_link *link,
         return on_hint(c, head, body);
     case CRYSTAL_MSG_NODE:
         return crystal_coord_node(c, head, body);
+    case CRYSTAL_MSG_MEET:
+        return crystal_coord_meet(c, head, body);
     case CRYSTAL_MSG_FORGED:
         return c->role == CRYSTAL_ROLE_AGENT
                    ? crystal_coord_forged(c->coord, head, body)

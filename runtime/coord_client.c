@@ -182,16 +182,28 @@ static int pending_wait(struct crystal_client *c, struct pending *p,
     return rc;
 }
 
-/* Sends a request and waits for its answer, which must have exactly answer_bytes (or
- * at least, where ret_rest is given: the rest is copied there as text). */
-static int call(struct crystal_client *c, unsigned type, const void *body,
-                size_t body_bytes, unsigned answer_type, void *answer,
-                size_t answer_bytes, char *ret_rest, size_t rest_bytes,
-                struct crystal_error *err)
+/* What was posted under this number; NULL with the sentence where nothing was. */
+static struct pending *posted(struct crystal_client *c, uint32_t ticket,
+                              struct crystal_error *err)
+{
+    struct pending *p;
+
+    pthread_mutex_lock(&c->lock);
+    p = crystal_pending_find(c, ticket);
+    pthread_mutex_unlock(&c->lock);
+    if (!p)
+        (void)crystal_error_set(err, EINVAL, "coordinator: nothing was posted as %u",
+                                ticket);
+    return p;
+}
+
+/* Sends a request whose answer is of answer_type; *ret expects it. */
+static int request_send(struct crystal_client *c, unsigned type, const void *body,
+                        size_t body_bytes, unsigned answer_type, struct pending **ret,
+                        struct crystal_error *err)
 {
     struct iovec iov = {(void *)(uintptr_t)body, body_bytes};
     struct pending *p = calloc(1, sizeof *p);
-    size_t rest;
     int rc;
 
     if (!p)
@@ -199,20 +211,34 @@ static int call(struct crystal_client *c, unsigned type, const void *body,
     p->type = (uint16_t)answer_type;
     rc = crystal_pending_add(c, p, err);
     if (rc < 0)
-        goto out;
+        goto err_free;
     rc = send_message(c, type, p->request, &iov, 1, err);
     if (rc < 0) {
         pthread_mutex_lock(&c->lock);
         crystal_pending_unlink(c, p);
         pthread_mutex_unlock(&c->lock);
-        goto out;
+        goto err_free;
     }
-    rc = pending_wait(c, p, err);
+    *ret = p;
+    return 0;
+err_free:
+    crystal_pending_free(p);
+    return rc;
+}
+
+/* Waits for the answer to a request, which must have exactly answer_bytes (or at least,
+ * where ret_rest is given: the rest is copied there as text). Frees p. */
+static int request_wait(struct crystal_client *c, struct pending *p, void *answer,
+                        size_t answer_bytes, char *ret_rest, size_t rest_bytes,
+                        struct crystal_error *err)
+{
+    int rc = pending_wait(c, p, err);
+    size_t rest = p->answer_bytes - answer_bytes;
+
     if (rc < 0)
         goto out;
-    rest = p->answer_bytes - answer_bytes;
     if (p->answer_bytes < answer_bytes || (ret_rest ? rest >= rest_bytes : rest != 0)) {
-        rc = crystal_client_bad_answer(err, answer_type);
+        rc = crystal_client_bad_answer(err, p->type);
         goto out;
     }
     if (answer_bytes)
@@ -224,6 +250,18 @@ static int call(struct crystal_client *c, unsigned type, const void *body,
 out:
     crystal_pending_free(p);
     return rc;
+}
+
+static int call(struct crystal_client *c, unsigned type, const void *body,
+                size_t body_bytes, unsigned answer_type, void *answer,
+                size_t answer_bytes, char *ret_rest, size_t rest_bytes,
+                struct crystal_error *err)
+{
+    struct pending *p;
+    int rc = request_send(c, type, body, body_bytes, answer_type, &p, err);
+
+    return rc ? rc
+              : request_wait(c, p, answer, answer_bytes, ret_rest, rest_bytes, err);
 }
 
 void crystal_client_blocked(struct crystal_client *c, uint32_t ticket)
@@ -305,6 +343,33 @@ int crystal_client_nodes(struct crystal_client *c, const struct crystal_msg_node
     return rc;
 }
 
+int crystal_client_meet(struct crystal_client *c, const struct crystal_msg_meet *own,
+                        uint32_t *ret_ticket, struct crystal_error *err)
+{
+    struct pending *p;
+    int rc =
+        request_send(c, CRYSTAL_MSG_MEET, own, sizeof *own, CRYSTAL_MSG_MET, &p, err);
+
+    if (rc == 0)
+        *ret_ticket = p->request;
+    return rc;
+}
+
+int crystal_client_met(struct crystal_client *c, uint32_t ticket, uint32_t *ret_value,
+                       struct crystal_error *err)
+{
+    struct pending *p = posted(c, ticket, err);
+    struct crystal_msg_meet first;
+    int rc;
+
+    if (!p)
+        return -EINVAL;
+    rc = request_wait(c, p, &first, sizeof first, NULL, 0, err);
+    if (rc == 0)
+        *ret_value = first.value;
+    return rc;
+}
+
 int crystal_client_finish(struct crystal_client *c, struct crystal_error *err)
 {
     return call(c, CRYSTAL_MSG_FINISH, NULL, 0, CRYSTAL_MSG_OK, NULL, 0, NULL, 0, err);
@@ -372,23 +437,14 @@ err_free:
     return rc;
 }
 
-static int no_ticket(struct crystal_error *err, uint32_t ticket)
-{
-    return crystal_error_set(err, EINVAL, "coordinator: nothing was posted as %u",
-                             ticket);
-}
-
 int crystal_client_wait(struct crystal_client *c, uint32_t ticket,
                         struct crystal_error *err)
 {
-    struct pending *p;
+    struct pending *p = posted(c, ticket, err);
     int rc;
 
-    pthread_mutex_lock(&c->lock);
-    p = crystal_pending_find(c, ticket);
-    pthread_mutex_unlock(&c->lock);
     if (!p)
-        return no_ticket(err, ticket);
+        return -EINVAL;
     rc = pending_wait(c, p, err);
     crystal_pending_free(p);
     return rc;

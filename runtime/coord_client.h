@@ -71,6 +71,13 @@ int crystal_client_begin_slice(struct crystal_client *c, uint32_t target_node,
  * agents of the stage, and gives everybody's place. nodes has own->node_count. */
 int crystal_client_nodes(struct crystal_client *c, const struct crystal_msg_node *own,
                          struct crystal_msg_node *nodes, struct crystal_error *err);
+/* The nodes of a stage wait for each other, as often as they like: tells that this one
+ * has come and returns at once with a ticket, for crystal_client_poll ... */
+int crystal_client_meet(struct crystal_client *c, const struct crystal_msg_meet *own,
+                        uint32_t *ret_ticket, struct crystal_error *err);
+/* ... and waits until all have: what node 0 has told. The ticket is then gone. */
+int crystal_client_met(struct crystal_client *c, uint32_t ticket, uint32_t *ret_value,
+                       struct crystal_error *err);
 int crystal_client_finish(struct crystal_client *c, struct crystal_error *err);
 int crystal_client_fail(struct crystal_client *c, const char *sentence);
 /* Agent: called from the reader thread for COMM_ID and COMM_FORGE. For forge (forge =

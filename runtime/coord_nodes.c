@@ -1,5 +1,6 @@
 /* The nodes of a stage on several: every agent tells where its node's service is, and
- * all are told when the last one has come. See coord.h. */
+ * all are told when the last one has come; or they only wait for each other. See
+ * coord.h. */
 #include "config.h"
 
 #include "runtime/coord.h"
@@ -29,6 +30,7 @@ void crystal_coord_forget_nodes(struct crystal_coord *coord)
 {
     crystal_timer_stop(&coord->nodes_timer);
     coord->node_count = 0;
+    coord->have_met = 0;
     for (struct client *c = coord->clients; c; c = c->next)
         c->has_node = 0;
 }
@@ -107,43 +109,88 @@ static void tell_all(struct crystal_coord *coord)
     free(nodes);
 }
 
-int crystal_coord_node(struct client *c, const struct crystal_message_head *head,
-                       const struct crystal_blob *body)
+/* An agent has come to the others of its stage, as node->node. 1: it is the last one.
+ */
+static int come(struct client *c, const struct crystal_msg_node *node, uint32_t request)
 {
     struct crystal_coord *coord = c->coord;
     char sentence[CRYSTAL_ERROR_TEXT_BYTES];
-    struct crystal_msg_node node;
     uint32_t count = 0;
 
-    if (c->role != CRYSTAL_ROLE_AGENT || body->bytes != sizeof node)
-        return -EBADMSG;
-    memcpy(&node, body->data, sizeof node);
-    if (node.node_count < 2 || node.node_count > CRYSTAL_NODES_MAX ||
-        node.node >= node.node_count || !node.port || node.port > UINT16_MAX)
-        return -EBADMSG;
     if (!c->in_stage || coord->failed)
         return 0; /* it was told */
-    if (c->has_node || agent_of(coord, node.node) ||
-        (coord->node_count && coord->node_count != node.node_count)) {
+    if (c->has_node || agent_of(coord, node->node) ||
+        (coord->node_count && coord->node_count != node->node_count)) {
         (void)snprintf(sentence, sizeof sentence,
                        "coordinator: a second agent of node %" PRIu32 " of %" PRIu32
                        " has come; is another step running in this job?",
-                       node.node, node.node_count);
+                       node->node, node->node_count);
         crystal_coord_fail(coord, sentence);
         return 0;
     }
-    coord->node_count = node.node_count;
-    c->node = node;
-    c->node_request = head->request;
+    coord->node_count = node->node_count;
+    c->node = *node;
+    c->node_request = request;
     c->has_node = 1;
-    while (count < node.node_count && agent_of(coord, count))
+    while (count < node->node_count && agent_of(coord, count))
         count++;
     crystal_timer_stop(&coord->nodes_timer);
-    if (count == node.node_count)
-        tell_all(coord);
-    else
+    if (count == node->node_count)
+        return 1;
+    if (!coord->have_met) /* later each has its work; one that dies is seen */
         crystal_timer_start(&coord->nodes_timer, coord->loop, limit_ns(coord), too_late,
                             coord);
+    return 0;
+}
+
+static int is_node(const struct client *c, uint32_t node, uint32_t node_count)
+{
+    return c->role == CRYSTAL_ROLE_AGENT && node_count >= 2 &&
+           node_count <= CRYSTAL_NODES_MAX && node < node_count;
+}
+
+int crystal_coord_node(struct client *c, const struct crystal_message_head *head,
+                       const struct crystal_blob *body)
+{
+    struct crystal_msg_node node;
+
+    if (body->bytes != sizeof node)
+        return -EBADMSG;
+    memcpy(&node, body->data, sizeof node);
+    if (!is_node(c, node.node, node.node_count) || !node.port || node.port > UINT16_MAX)
+        return -EBADMSG;
+    if (come(c, &node, head->request))
+        tell_all(c->coord);
+    return 0;
+}
+
+int crystal_coord_meet(struct client *c, const struct crystal_message_head *head,
+                       const struct crystal_blob *body)
+{
+    struct crystal_coord *coord = c->coord;
+    struct crystal_msg_node node = {0};
+    struct crystal_msg_meet meet;
+
+    if (body->bytes != sizeof meet)
+        return -EBADMSG;
+    memcpy(&meet, body->data, sizeof meet);
+    if (!is_node(c, meet.node, meet.node_count))
+        return -EBADMSG;
+    node.node = meet.node;
+    node.node_count = meet.node_count;
+    node.run = meet.value;
+    if (!come(c, &node, head->request))
+        return 0;
+    meet.node = 0;
+    meet.value = agent_of(coord, 0)->node.run;
+    for (uint32_t i = 0; i < coord->node_count; i++) {
+        struct client *agent = agent_of(coord, i);
+
+        crystal_link_send(agent->link, CRYSTAL_MSG_MET, agent->node_request, &meet,
+                          sizeof meet);
+        agent->has_node = 0; /* it may come again */
+    }
+    coord->have_met = 1;
     return 0;
 }
 

@@ -89,6 +89,7 @@ struct crystal_coord {
     struct crystal_early *early;      /* [lrank_count]; owned; NULL: not yet */
     struct crystal_timer early_timer;
     uint32_t node_count; /* that agents have told; 0: none has */
+    int have_met;        /* all of them, once */
     struct crystal_timer nodes_timer;
     struct crystal_timer watch_timer, reset_timer;
 
@@ -152,6 +153,9 @@ void crystal_coord_forget_inits(struct crystal_coord *coord);
 
 /* coord_nodes.c: NODE. Negative: close the client. */
 int crystal_coord_node(struct client *c, const struct crystal_message_head *head,
+                       const struct crystal_blob *body);
+/* MEET; the same. */
+int crystal_coord_meet(struct client *c, const struct crystal_message_head *head,
                        const struct crystal_blob *body);
 void crystal_coord_forget_nodes(struct crystal_coord *coord);
 /* The stage's agent of the node that makes a communicator of these members: the lowest

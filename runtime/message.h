@@ -11,8 +11,8 @@
  *
  * The first message of a connection is HELLO with the job's token; anything else, a
  * wrong token or a bad length closes it. Every length is checked against what is there.
- * Frozen: version 2 (in the magic); in version 1
- * STOP had a text alone.
+ * Frozen: version 2 (in the magic); in version 1 STOP had a text alone. A new type is
+ * no new version: who does not know it closes the connection.
  */
 #ifndef CRYSTAL_MESSAGE_H
 #define CRYSTAL_MESSAGE_H
@@ -62,6 +62,10 @@ enum crystal_message_type {
     CRYSTAL_MSG_NODE = 21,   /* agent of a stage on several nodes: struct
                                 crystal_msg_node -> NODES when all have asked */
     CRYSTAL_MSG_NODES = 22,  /* node_count x struct crystal_msg_node, by node */
+    CRYSTAL_MSG_MEET = 23,   /* agent of a stage on several nodes, as often as it
+                                likes: struct crystal_msg_meet -> MET when all have
+                                come */
+    CRYSTAL_MSG_MET = 24,    /* struct crystal_msg_meet of node 0 */
     CRYSTAL_MSG_WAITING = 19 /* rank: it can do nothing before the RESULT of the request
                                 number of this message; no answer. What tells a rank
                                 that computes from one that waits for ever */
@@ -155,6 +159,14 @@ struct crystal_msg_node {
     uint32_t run;        /* node 0: number of the run's directory; else 0 */
     uint8_t address[16]; /* IPv6, or ::ffff:a.b.c.d. From an agent: all zero where the
                             coordinator is to say how the others reach it */
+};
+
+/* The nodes of a stage wait for each other. */
+struct crystal_msg_meet {
+    uint32_t node;
+    uint32_t node_count; /* the same for all; 2 to CRYSTAL_NODES_MAX */
+    uint32_t value;      /* node 0: what it tells the others; else 0 */
+    uint32_t zero;
 };
 
 /* --- framing, for both ends --- */

@@ -82,6 +82,70 @@ static void agents_learn_the_places(void)
     job_stop(&j, 0);
 }
 
+/* --- waiting for each other --- */
+
+static uint32_t come(struct crystal_client *agent, uint32_t node, uint32_t value)
+{
+    const struct crystal_msg_meet own = {.node = node, .node_count = 2, .value = value};
+    struct crystal_error err = {0};
+    uint32_t ticket = 0;
+
+    CHECK_EQ(crystal_client_meet(agent, &own, &ticket, &err), 0);
+    return ticket;
+}
+
+static void met(struct crystal_client *agent, uint32_t ticket, uint32_t value)
+{
+    struct crystal_error err = {0};
+    uint32_t got = 0;
+
+    CHECK_EQ(crystal_client_met(agent, ticket, &got, &err), 0);
+    CHECK_EQ(got, value);
+    CHECK_EQ(crystal_client_met(agent, ticket, &got, &err), -EINVAL);
+}
+
+/* As often as they like, whoever comes first, and then for as long as it takes. */
+static void agents_wait_for_each_other(void)
+{
+    struct crystal_client *other;
+    struct job j;
+
+    job_nodes_ns = 1000000000;
+    job_start(&j, EMULATE);
+    job_nodes_ns = 0;
+    other = second_agent(&j);
+    for (uint32_t round = 1; round <= 3; round++) {
+        const int is_first = round % 2;
+        uint32_t one = come(is_first ? j.agent : other, !is_first, 70 + round), two;
+
+        if (round == 2)
+            CHECK_EQ(crystal_client_wait_stop(j.agent, 1500, NULL), -ETIMEDOUT);
+        CHECK_EQ(crystal_client_poll(is_first ? j.agent : other, one), 0);
+        two = come(is_first ? other : j.agent, is_first, 70 + round);
+        met(is_first ? j.agent : other, one, 70 + round);
+        met(is_first ? other : j.agent, two, 70 + round);
+    }
+    crystal_client_close(other);
+    job_stop(&j, 0);
+}
+
+static void nobody_waits_for_one_that_has_failed(void)
+{
+    struct crystal_error err = {0};
+    struct crystal_client *other;
+    uint32_t ticket, value;
+    struct job j;
+
+    job_start(&j, EMULATE);
+    other = second_agent(&j);
+    ticket = come(j.agent, 0, 1);
+    CHECK_EQ(crystal_client_fail(other, "rank 13 ended with code 7"), 0);
+    CHECK_EQ(crystal_client_met(j.agent, ticket, &value, &err), -ECANCELED);
+    CHECK_STR(err.text, "rank 13 ended with code 7");
+    crystal_client_close(other);
+    job_stop(&j, 0);
+}
+
 /* --- who makes an id --- */
 
 static _Atomic uint32_t forged_by;
@@ -222,13 +286,36 @@ static void numbers_out_of_range(void)
     }
 }
 
+static void meetings_out_of_range(void)
+{
+    static const struct crystal_msg_meet bad[] = {
+        {.node = 2, .node_count = 2},
+        {.node = 0, .node_count = 1},
+        {.node = 0, .node_count = CRYSTAL_NODES_MAX + 1}};
+
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        struct crystal_error err = {0};
+        uint32_t ticket, value;
+        struct job j;
+
+        job_start(&j, EMULATE);
+        CHECK_EQ(crystal_client_meet(j.agent, &bad[i], &ticket, &err), 0);
+        CHECK_EQ(crystal_client_met(j.agent, ticket, &value, &err), -ECANCELED);
+        CHECK_HAS(err.text, "coordinator: the agent of node 0 (pid ");
+        job_stop(&j, 0);
+    }
+}
+
 int main(void)
 {
     check_begin();
     CHECK_RUN(agents_learn_the_places);
+    CHECK_RUN(agents_wait_for_each_other);
+    CHECK_RUN(nobody_waits_for_one_that_has_failed);
     CHECK_RUN(the_lowest_node_makes_the_id);
     CHECK_RUN(two_agents_of_one_node);
     CHECK_RUN(an_agent_that_does_not_come);
     CHECK_RUN(numbers_out_of_range);
+    CHECK_RUN(meetings_out_of_range);
     return check_end();
 }

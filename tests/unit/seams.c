@@ -132,6 +132,16 @@ static void messages(void)
     golden("message-bytes-v2", got, count);
 }
 
+/* What the nodes of a stage say to meet. */
+static void meeting(void)
+{
+    const struct crystal_msg_meet meet = {.node = 1, .node_count = 3, .value = 0x0102};
+
+    golden("message-meet", &meet, sizeof meet);
+    CHECK_EQ(CRYSTAL_MSG_MEET, 23);
+    CHECK_EQ(CRYSTAL_MSG_MET, 24);
+}
+
 /* A peer of version 1 is not misunderstood. */
 static void old_messages(void)
 {
@@ -352,6 +362,7 @@ int main(void)
     CHECK_RUN(net_handle);
     CHECK_RUN(net_hello);
     CHECK_RUN(messages);
+    CHECK_RUN(meeting);
     CHECK_RUN(old_messages);
     CHECK_RUN(run_record);
     CHECK_RUN(roll_record);
