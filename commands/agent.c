@@ -181,8 +181,5 @@ CRYSTAL_COMMAND(agent)
                     "--node and --nodes: give a number from 0 and how many there are");
         return CRYSTAL_EXIT_USAGE;
     }
-    if (kind == STAGE_PLAN && node > 0)
-        return 0; /* the first node measures for all */
-    return run(kind, job_dir, node, kind == STAGE_PLAN ? 1 : node_count, is_marked,
-               argv + optind);
+    return run(kind, job_dir, node, node_count, is_marked, argv + optind);
 }

@@ -59,10 +59,17 @@ static void coord_sentence(const char *job_dir, const char *log,
         (void)crystal_error_set(err, ECHILD, "the coordinator %s; see %s", how, log);
 }
 
-struct crystal_launch *stage_coord_start(const char *job_dir, struct crystal_error *err)
+struct crystal_launch *stage_coord_start(const char *job_dir, const char *node,
+                                         struct crystal_error *err)
 {
-    char *argv[] = {(char *)"/proc/self/exe", (char *)"coord", (char *)"--job",
-                    (char *)(uintptr_t)job_dir, NULL};
+    char *argv[] = {(char *)"/proc/self/exe",
+                    (char *)"coord",
+                    (char *)"--job",
+                    (char *)(uintptr_t)job_dir,
+                    (char *)"--node",
+                    (char *)(uintptr_t)node,
+                    NULL};
+    const char *dot = node ? "." : "", *number = node ? node : "";
     char path[PATH_MAX], log[PATH_MAX];
     struct crystal_launch_rank coord = {.argv = argv,
                                         .log_path = log,
@@ -70,8 +77,12 @@ struct crystal_launch *stage_coord_start(const char *job_dir, struct crystal_err
                                             SIGTERM}; /* it removes its files */
     struct crystal_launch *launch;
 
-    if (snprintf(path, sizeof path, "%s/coord", job_dir) >= (int)sizeof path ||
-        snprintf(log, sizeof log, "%s/log/coord.log", job_dir) >= (int)sizeof log) {
+    if (!node)
+        argv[4] = NULL; /* the job's own */
+    if (snprintf(path, sizeof path, "%s/coord%s%s", job_dir, dot, number) >=
+            (int)sizeof path ||
+        snprintf(log, sizeof log, "%s/log/coord%s%s.log", job_dir, dot, number) >=
+            (int)sizeof log) {
         (void)crystal_error_set(err, ENAMETOOLONG, "%s: path too long", job_dir);
         return NULL;
     }
@@ -197,7 +208,7 @@ static int run(enum stage_kind kind, const char *job_dir, char **program)
     }
     coord = crystal_jobdir_mkdir(stage.dir, "log", &err)
                 ? NULL
-                : stage_coord_start(stage.job_dir, &err);
+                : stage_coord_start(stage.job_dir, NULL, &err);
     if (coord) {
         code = run_stage(&stage);
     } else {

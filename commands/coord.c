@@ -11,6 +11,7 @@
 #include "runtime/jobdir.h"
 #include "runtime/layout.h"
 #include "runtime/log.h"
+#include "runtime/message.h"
 
 #include <errno.h>
 #include <getopt.h>
@@ -23,6 +24,7 @@
 struct options {
     const char *job, *host, *allow;
     uint16_t port, store_port;
+    char suffix[16]; /* ".NODE"; "": the job's */
     int finish, help;
 };
 
@@ -32,6 +34,7 @@ static const struct option long_options[] = {
     {"store-port", required_argument, NULL, 's'},
     {"host", required_argument, NULL, 'H'},
     {"allow", required_argument, NULL, 'a'},
+    {"node", required_argument, NULL, 'n'},
     {"finish", no_argument, NULL, 'f'},
     {"help", no_argument, NULL, 'h'},
     {NULL, 0, NULL, 0},
@@ -39,17 +42,19 @@ static const struct option long_options[] = {
 
 static void help(void)
 {
-    printf("usage: scrystal coord --job=DIR [OPTION...]\n"
-           "       scrystal coord --finish --job=DIR\n\n"
-           "Serves the ranks and agents of the job in DIR until it is finished.\n\n"
-           "  --job=DIR        the job directory, with its layout.yaml\n"
-           "  --port=P         port for agents and recorders (default: any free one)\n"
-           "  --store-port=P   port of PyTorch's store, the ranks' MASTER_PORT\n"
-           "                   (default: any free one)\n"
-           "  --host=NAME      under which the ranks reach this host (127.0.0.1)\n"
-           "  --allow=HOSTS    hosts beside this one that may connect, with commas\n"
-           "  --finish         end the coordinator that serves DIR, wait for the "
-           "report\n");
+    printf(
+        "usage: scrystal coord --job=DIR [OPTION...]\n"
+        "       scrystal coord --finish --job=DIR\n\n"
+        "Serves the ranks and agents of the job in DIR until it is finished.\n\n"
+        "  --job=DIR        the job directory, with its layout.yaml\n"
+        "  --port=P         port for agents and recorders (default: any free one)\n"
+        "  --store-port=P   port of PyTorch's store, the ranks' MASTER_PORT\n"
+        "                   (default: any free one)\n"
+        "  --host=NAME      under which the ranks reach this host (127.0.0.1)\n"
+        "  --allow=HOSTS    hosts beside this one that may connect, with commas\n"
+        "  --node=K         serve only what node K measures in plan, beside the job's\n"
+        "  --finish         end the coordinator that serves DIR, wait for the "
+        "report\n");
 }
 
 static int parse_port(const char *name, const char *text, uint16_t *ret)
@@ -65,6 +70,21 @@ static int parse_port(const char *name, const char *text, uint16_t *ret)
         return -EINVAL;
     }
     *ret = (uint16_t)value;
+    return 0;
+}
+
+static int parse_node(const char *text, char *suffix, size_t suffix_bytes)
+{
+    char *end;
+    unsigned long node = strtoul(text, &end, 10);
+
+    if (*text < '0' || *text > '9' || *end || node >= CRYSTAL_NODES_MAX) {
+        crystal_log(CRYSTAL_LOG_ERROR, "coordinator",
+                    "--node: '%s' is no node; give a number from 0 to %u", text,
+                    CRYSTAL_NODES_MAX - 1);
+        return -EINVAL;
+    }
+    (void)snprintf(suffix, suffix_bytes, ".%lu", node); /* at most four digits */
     return 0;
 }
 
@@ -90,6 +110,10 @@ static int parse(int argc, char **argv, struct options *o)
             break;
         case 'a':
             o->allow = optarg;
+            break;
+        case 'n':
+            if (parse_node(optarg, o->suffix, sizeof o->suffix) < 0)
+                return -EINVAL;
             break;
         case 'f':
             o->finish = 1;
@@ -125,7 +149,7 @@ static int failed(const struct crystal_error *err, int code)
     return code;
 }
 
-static int finish(const char *job)
+static int finish(const char *job, const char *suffix)
 {
     struct crystal_error err = {0};
     struct crystal_jobdir *dir = crystal_jobdir_open(job, 0, &err);
@@ -133,8 +157,9 @@ static int finish(const char *job)
     char coord[PATH_MAX], token[PATH_MAX];
     int code = CRYSTAL_EXIT_STAGE;
 
-    if (!dir || crystal_jobdir_file(dir, coord, sizeof coord, &err, "coord") < 0 ||
-        crystal_jobdir_file(dir, token, sizeof token, &err, "token") < 0)
+    if (!dir ||
+        crystal_jobdir_file(dir, coord, sizeof coord, &err, "coord%s", suffix) < 0 ||
+        crystal_jobdir_file(dir, token, sizeof token, &err, "token%s", suffix) < 0)
         goto out;
     if (access(coord, F_OK) < 0) {
         (void)crystal_error_set(&err, ENOENT, "no coordinator serves %s",
@@ -166,11 +191,13 @@ static int serve(const struct options *o)
         (void)failed(&err, code);
         goto out_dir;
     }
-    if (crystal_file_limit_raise(&err) == 0 && crystal_jobdir_lock(dir, &err) == 0) {
+    if (crystal_file_limit_raise(&err) == 0 &&
+        (o->suffix[0] || crystal_jobdir_lock(dir, &err) == 0)) {
         /* Without virtual ranks there is no plan to report against. */
         int is_real = layout.sandbox_count == layout.lrank_count;
         const struct crystal_coord_config config = {
             .dir = dir,
+            .suffix = o->suffix,
             .report = is_real ? NULL : crystal_report_write,
             .layout = &layout,
             .port = o->port,
@@ -205,5 +232,5 @@ CRYSTAL_COMMAND(coord)
         help();
         return 0;
     }
-    return o.finish ? finish(o.job) : serve(&o);
+    return o.finish ? finish(o.job, o.suffix) : serve(&o);
 }

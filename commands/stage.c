@@ -132,6 +132,16 @@ static int coord_value(const struct stage *stage, const char *key, char *out,
                                      stage->coord_file, key);
 }
 
+int stage_find_store(struct stage *stage, struct crystal_error *err)
+{
+    int code =
+        coord_value(stage, "host", stage->master_addr, sizeof stage->master_addr, err);
+
+    return code ? code
+                : coord_value(stage, "store_port", stage->master_port,
+                              sizeof stage->master_port, err);
+}
+
 int stage_begin(struct stage *stage, uint32_t node, uint32_t node_count,
                 struct crystal_error *err)
 {
@@ -150,13 +160,7 @@ int stage_begin(struct stage *stage, uint32_t node, uint32_t node_count,
     if (!stage->client)
         return -err->code;
     code = crystal_client_begin(stage->client, stage->kind, err);
-    if (!code)
-        code = coord_value(stage, "host", stage->master_addr, sizeof stage->master_addr,
-                           err);
-    if (!code)
-        code = coord_value(stage, "store_port", stage->master_port,
-                           sizeof stage->master_port, err);
-    return code;
+    return code ? code : stage_find_store(stage, err);
 }
 
 void stage_close(struct stage *stage)

@@ -64,6 +64,8 @@ int stage_open(struct stage *stage, enum stage_kind kind, const char *job_dir,
  * node_count. */
 int stage_begin(struct stage *stage, uint32_t node, uint32_t node_count,
                 struct crystal_error *err);
+/* Reads from stage->coord_file where the ranks find the store. begin has done it. */
+int stage_find_store(struct stage *stage, struct crystal_error *err);
 /* Are the libraries that ranks load in any stage installed here? The sentence says
  * which is not. */
 int stage_check_libraries(struct crystal_error *err);
@@ -117,6 +119,8 @@ int stage_wait_ranks(struct stage *stage, stage_check_fn check, void *context,
 /* Whether the coordinator has ended the stage: 0 well, -ECANCELED with its sentence,
  * which stage_failed then leaves to whoever found it; -ETIMEDOUT it goes on. */
 int stage_stopped(struct stage *stage, struct crystal_error *err);
+/* Waits so long, no ranks of ours running; -EINTR where a signal stops us. */
+int stage_pause(struct stage *stage, int ms, struct crystal_error *err);
 /* Waits without ranks of our own until the coordinator ends the job: 0. */
 int stage_wait_job(struct stage *stage, stage_check_fn check, void *context,
                    struct crystal_error *err);
@@ -133,8 +137,9 @@ int stage_emulate(struct stage *stage, uint32_t node);
 
 /* --- by hand, without Slurm: coordinator and agent in one command --- */
 
-/* `scrystal coord --job DIR` as a child, up and ready. NULL on failure. */
-struct crystal_launch *stage_coord_start(const char *job_dir,
+/* `scrystal coord --job DIR` as a child, up and ready; node: with --node=NODE, else
+ * NULL. It ends with this process, or when the launch is destroyed. NULL on failure. */
+struct crystal_launch *stage_coord_start(const char *job_dir, const char *node,
                                          struct crystal_error *err);
 /* Tells it that the job is over and waits for its end. */
 int stage_coord_finish(struct crystal_launch *coord, const char *job_dir,

@@ -1,12 +1,15 @@
-/* The plan stage: slices of ranks, the sandbox's nodes first, run one after the other
- * against virtual ranks that answer at once, with the recorder passing their calls
- * through to libcrystal-hostccl.so. What comes out is how long computation and
- * transfers take by themselves, and from that the profile of all ranks. Ranks that
- * never wait for others compete more for the node than they will, so a second pass
- * measures again in the time that the first has composed, until two passes agree.
+/* The plan stage: slices of ranks, the sandbox's nodes first, run one after the other,
+ * on several nodes at the same time (commands/plan_nodes.h), against virtual ranks that
+ * answer at once, with the recorder passing their calls through to
+ * libcrystal-hostccl.so. What comes out is how long computation and transfers take by
+ * themselves, and from that the profile of all ranks. Ranks that never wait for others
+ * compete more for the node than they will, so a second pass measures again in the time
+ * that the first has composed, until two passes agree.
  */
 #include "config.h"
 
+#include "commands/plan_nodes.h"
+#include "commands/plan_progress.h"
 #include "commands/stage.h"
 #include "commands/stage_node.h"
 
@@ -23,9 +26,28 @@
 #include <sched.h>
 #include <stdlib.h>
 
-static int prepare(struct stage *stage, struct crystal_slices *slices,
-                   struct crystal_error *err)
+struct plan {
+    struct stage *stage;
+    struct crystal_slices slices;
+    uint32_t *node_of;   /* [slices.count]: which node measures it; owned */
+    uint64_t graph_hash; /* of job.graph */
+    struct plan_nodes nodes;
+    struct plan_progress progress;
+    struct crystal_compose_pass pass;
+};
+
+static int deal(struct plan *plan, struct crystal_error *err)
 {
+    plan->node_of = calloc(plan->slices.count, sizeof *plan->node_of);
+    if (!plan->node_of)
+        return crystal_error_set(err, ENOMEM, "out of memory");
+    crystal_slices_deal(&plan->slices, plan->stage->node_count, plan->node_of);
+    return 0;
+}
+
+static int prepare(struct plan *plan, struct crystal_error *err)
+{
+    struct stage *stage = plan->stage;
     char path[PATH_MAX];
     struct crystal_graph *graph;
     int code = crystal_jobdir_mkdir(stage->dir, "plan", err);
@@ -40,13 +62,16 @@ static int prepare(struct stage *stage, struct crystal_slices *slices,
     if (!graph)
         return -EINVAL;
     code = crystal_graph_lrank_count(graph) == stage->layout.lrank_count
-               ? crystal_slices_make(graph, &stage->layout, slices, err)
+               ? crystal_slices_make(graph, &stage->layout, &plan->slices, err)
                : crystal_error_set(err, ESTALE,
                                    "%s: made for another layout; run 'scrystal "
                                    "capture' and 'scrystal graph' again",
                                    path);
+    plan->graph_hash = crystal_graph_hash(graph);
     crystal_graph_close(graph);
-    return code ? code : stage_check_graph(stage, err);
+    if (!code)
+        code = stage_check_graph(stage, err);
+    return code ? code : deal(plan, err);
 }
 
 static int set_environment(struct stage *stage, struct crystal_error *err)
@@ -116,68 +141,121 @@ static int calibrate(uint32_t sandbox_count, struct crystal_transfer_wire *wire,
     return code ? code : crystal_calibrate(&config, wire, ret_count, err);
 }
 
+/* The sandbox by itself is no slice to the coordinator. */
+static int is_whole(const struct plan *plan, uint32_t slice)
+{
+    return plan->slices.sandbox_count == 1 && slice == 0 && !plan->nodes.job;
+}
+
+static void say_slice(const struct plan *plan, uint32_t slice)
+{
+    const struct crystal_slices *s = &plan->slices;
+    const uint32_t *ranks = s->ranks + s->first[slice];
+    uint32_t last = s->first[slice + 1] - s->first[slice] - 1;
+    int is_other = slice >= s->sandbox_count;
+    char where[32] = "";
+
+    if (is_whole(plan, slice))
+        return;
+    if (plan->nodes.job)
+        (void)snprintf(where, sizeof where, ", on node %u", plan->stage->node);
+    crystal_log(CRYSTAL_LOG_INFO, plan->stage->name, "ranks %u-%u%s (%u of %u)%s",
+                ranks[0], ranks[last],
+                is_other ? ", which the sandbox does not stand for" : " of the sandbox",
+                slice + 1 - (is_other ? s->sandbox_count : 0),
+                is_other ? s->count - s->sandbox_count : s->sandbox_count, where);
+}
+
+static int begin_slice(const struct plan *plan, uint32_t slice,
+                       struct crystal_error *err)
+{
+    struct stage *stage = plan->stage;
+
+    if (!is_whole(plan, slice))
+        return crystal_client_begin_slice(stage->client, plan->slices.nodes[slice],
+                                          err);
+    /* in the first pass it has begun */
+    return plan->pass.before_count
+               ? crystal_client_begin(stage->client, stage->kind, err)
+               : 0;
+}
+
 /* One slice as the sandbox; not in the first pass against virtual ranks that keep
  * job.profile's time. */
-static int run_slice(struct stage *stage, const struct crystal_slices *slices,
-                     uint32_t slice, const struct crystal_compose_pass *pass,
-                     struct crystal_error *err)
+static int run_slice(struct plan *plan, uint32_t slice, struct crystal_error *err)
 {
-    int timed = pass->before_count > 0;
+    const struct crystal_slices *slices = &plan->slices;
+    struct stage *stage = plan->stage;
     uint32_t count = slices->first[slice + 1] - slices->first[slice];
     uint32_t *ranks = slices->ranks + slices->first[slice];
-    int is_whole = slices->sandbox_count == 1 && slice == 0; /* slice and sandbox */
     struct crystal_error seal_err = {0};
     int code, sealed;
 
     stage->layout.sandbox = ranks;
     stage->layout.sandbox_count = count;
-    if (slice >= slices->sandbox_count)
-        crystal_log(CRYSTAL_LOG_INFO, stage->name,
-                    "ranks %u-%u, which the sandbox does not stand for (%u of %u)",
-                    ranks[0], ranks[count - 1], slice + 1 - slices->sandbox_count,
-                    slices->count - slices->sandbox_count);
-    else if (!is_whole)
-        crystal_log(CRYSTAL_LOG_INFO, stage->name,
-                    "ranks %u-%u of the sandbox (%u of %u)", ranks[0], ranks[count - 1],
-                    slice + 1, slices->sandbox_count);
-    if (!is_whole)
-        code = crystal_client_begin_slice(stage->client, slices->nodes[slice], err);
-    else if (timed) /* not the first pass */
-        code = crystal_client_begin(stage->client, stage->kind, err);
-    else
-        code = 0; /* has begun */
+    say_slice(plan, slice);
+    code = begin_slice(plan, slice, err);
     if (!code)
         code = set_environment(stage, err);
     if (!code)
-        code = stage_node_open(stage, timed, NULL, err);
+        code = stage_node_open(stage, plan->pass.before_count > 0, NULL, err);
     if (!code)
         code = stage_start_ranks(stage, ranks, count, 1, err);
     if (!code)
-        code = stage_wait_ranks(stage, stage_node_check, stage, err);
+        code = stage_wait_ranks(stage, plan_nodes_check, &plan->nodes, err);
     stage_node_close(stage);
     sealed = seal(stage, &seal_err);
     if (sealed && !code) { /* the first fault is what is told */
         code = sealed;
         *err = seal_err;
     }
+    return code ? code
+                : plan_progress_mark(stage, &plan->progress, slices->nodes[slice], err);
+}
+
+/* This node's slices, those that a plan which was stopped has not left. */
+static int run_slices(struct plan *plan, struct crystal_error *err)
+{
+    struct stage *stage = plan->stage;
+    uint32_t *sandbox = stage->layout.sandbox;
+    uint32_t sandbox_count = stage->layout.sandbox_count, kept = 0;
+    int code = 0;
+
+    for (uint32_t i = 0; !code && i < plan->slices.count; i++)
+        if (plan->node_of[i] != stage->node)
+            continue;
+        else if (plan_progress_has(stage, &plan->progress, plan->slices.nodes[i]))
+            kept++;
+        else
+            code = run_slice(plan, i, err);
+    stage->layout.sandbox = sandbox;
+    stage->layout.sandbox_count = sandbox_count;
+    if (!code && kept)
+        crystal_log(CRYSTAL_LOG_INFO, stage->name,
+                    "kept %u slice%s of a plan that was stopped", kept,
+                    kept == 1 ? "" : "s");
     return code;
 }
 
-/* All slices once; leaves job.profile. */
-static int run_pass(struct stage *stage, const struct crystal_slices *slices,
-                    const struct crystal_compose_pass *pass, struct crystal_error *err)
+/* All slices once, by all nodes; leaves job.profile. The first node's. */
+static int run_pass(struct plan *plan, struct crystal_error *err)
 {
-    uint32_t *sandbox = stage->layout.sandbox;
-    uint32_t sandbox_count = stage->layout.sandbox_count;
-    int code = stage_sweep(stage, "plan", ".trace", err);
+    struct stage *stage = plan->stage;
+    uint32_t value = plan->progress.pass;
+    int code = plan_progress_begin(stage, &plan->progress, err);
 
     if (!code)
-        code = stage_sweep(stage, "plan", ".run", err);
-    for (uint32_t i = 0; !code && i < slices->count; i++)
-        code = run_slice(stage, slices, i, pass, err);
-    stage->layout.sandbox = sandbox;
-    stage->layout.sandbox_count = sandbox_count;
-    return code ? code : crystal_plan_compose(stage->job_dir, calibrate, pass, err);
+        code = plan_nodes_meet(&plan->nodes, value, &value, err);
+    if (!code)
+        code = run_slices(plan, err);
+    if (!code)
+        code = plan_nodes_meet(&plan->nodes, value, &value, err);
+    if (code)
+        return code;
+    code = crystal_plan_compose(stage->job_dir, calibrate, &plan->pass, err);
+    if (code) /* they would only be kept to fail again */
+        (void)plan_progress_end(stage, NULL);
+    return code;
 }
 
 /* Mean iteration of the sandbox, as composed, and how far it is off the pass before. */
@@ -211,54 +289,117 @@ static uint32_t cpu_count(void)
     return sched_getaffinity(0, sizeof cpus, &cpus) ? 0 : (uint32_t)CPU_COUNT(&cpus);
 }
 
-static int run_passes(struct stage *stage, const struct crystal_slices *slices,
-                      struct crystal_error *err)
+/* The next pass is run in the time of the last one. */
+static void next_pass(struct plan *plan, double mean_ns)
 {
-    uint32_t most = stage->layout.plan_passes;
-    struct crystal_compose_pass pass = {.cpu_count = cpu_count()};
-    int32_t off_ppm = 0;
-    int code = run_pass(stage, slices, &pass, err);
+    plan->pass.before_count++;
+    plan->pass.before_mean_ns = mean_ns;
+    plan->progress.pass = plan->pass.before_count + 1;
+    plan->progress.before_ns = mean_ns;
+}
 
-    if (stage->layout.sandbox_count == stage->layout.lrank_count)
-        return code; /* nobody answers at once */
-    for (uint32_t turn = 2; !code && turn <= most; turn++) {
-        pass.before_count = turn - 1;
-        code = read_mean(stage, &pass.before_mean_ns, &off_ppm, err);
-        if (code)
-            break;
-        crystal_log(CRYSTAL_LOG_INFO, stage->name,
-                    "pass %u of at most %u, in the time of the one before: %.2f ms an "
-                    "iteration",
-                    turn, most, pass.before_mean_ns / 1e6);
-        code = run_pass(stage, slices, &pass, err);
-        if (!code)
-            code = read_mean(stage, &pass.before_mean_ns, &off_ppm, err);
-        if (!code && (uint32_t)abs(off_ppm) <= stage->layout.plan_tolerance_ppm)
+static int run_passes(struct plan *plan, struct crystal_error *err)
+{
+    struct stage *stage = plan->stage;
+    uint32_t most = stage->layout.plan_passes;
+    int is_real = stage->layout.sandbox_count == stage->layout.lrank_count;
+
+    for (;;) {
+        double mean_ns = 0;
+        int32_t off_ppm = 0;
+        int code;
+
+        if (plan->pass.before_count)
+            crystal_log(CRYSTAL_LOG_INFO, stage->name,
+                        "pass %u of at most %u, in the time of the one before: %.2f ms "
+                        "an iteration",
+                        plan->progress.pass, most, plan->pass.before_mean_ns / 1e6);
+        code = run_pass(plan, err);
+        if (code || is_real) /* nobody answers at once */
+            return code;
+        code = read_mean(stage, &mean_ns, &off_ppm, err);
+        if (code || (plan->pass.before_count &&
+                     (uint32_t)abs(off_ppm) <= stage->layout.plan_tolerance_ppm))
+            return code;
+        if (plan->progress.pass >= most) {
+            if (most > 1)
+                crystal_log(CRYSTAL_LOG_WARNING, stage->name,
+                            "the last two of %u passes differ by %+.1f %%, more than "
+                            "plan.tolerance: this machine is busy, or its ranks are "
+                            "uneven",
+                            most, off_ppm / 1e4);
             return 0;
+        }
+        next_pass(plan, mean_ns);
     }
-    if (!code && most > 1)
-        crystal_log(CRYSTAL_LOG_WARNING, stage->name,
-                    "the last two of %u passes differ by %+.1f %%, more than "
-                    "plan.tolerance: this machine is busy, or its ranks are uneven",
-                    most, off_ppm / 1e4);
-    return code;
+}
+
+/* The first node says which pass begins, composes what all have measured, and says when
+ * it is enough. */
+static int lead(struct plan *plan, struct crystal_error *err)
+{
+    uint32_t value = 0;
+    int code = plan_progress_open(plan->stage, plan->graph_hash, &plan->progress, err);
+
+    plan->pass.cpu_count = cpu_count();
+    plan->pass.before_count = code ? 0 : plan->progress.pass - 1;
+    plan->pass.before_mean_ns = plan->progress.before_ns;
+    if (!code)
+        code = run_passes(plan, err);
+    if (!code)
+        code = plan_progress_end(plan->stage, err);
+    return code ? code : plan_nodes_meet(&plan->nodes, 0, &value, err);
+}
+
+static int follow(struct plan *plan, struct crystal_error *err)
+{
+    for (;;) {
+        uint32_t pass = 0;
+        int code = plan_nodes_meet(&plan->nodes, 0, &pass, err);
+
+        if (code || !pass)
+            return code;
+        plan->pass.before_count = pass - 1;
+        if (!plan->node_of) /* what can be wrong with it the first node has said */
+            code = prepare(plan, err);
+        if (!code)
+            code =
+                plan_progress_open(plan->stage, plan->graph_hash, &plan->progress, err);
+        if (!code && plan->progress.pass != pass)
+            code = crystal_error_set(err, ESTALE,
+                                     "node %u does not see what node 0 writes; is the "
+                                     "job directory shared by all nodes?",
+                                     plan->stage->node);
+        if (!code)
+            code = run_slices(plan, err);
+        if (!code)
+            code = plan_nodes_meet(&plan->nodes, 0, &pass, err);
+        if (code)
+            return code;
+    }
 }
 
 int stage_plan(struct stage *stage)
 {
-    struct crystal_slices slices = {0};
+    struct plan plan = {.stage = stage};
     struct crystal_error err = {0};
     uint32_t measured;
-    int code = prepare(stage, &slices, &err);
+    int code = stage->node ? 0 : prepare(&plan, &err);
 
-    if (!code)
-        code = run_passes(stage, &slices, &err);
-    measured = slices.count ? slices.first[slices.count] : 0;
-    crystal_slices_fini(&slices);
+    if (!code) {
+        code = plan_nodes_init(&plan.nodes, stage, &err);
+        if (!code)
+            code = stage->node ? follow(&plan, &err) : lead(&plan, &err);
+        plan_nodes_fini(&plan.nodes);
+    }
+    measured = plan.slices.count ? plan.slices.first[plan.slices.count] : 0;
+    crystal_slices_fini(&plan.slices);
+    free(plan.node_of);
     if (code)
         return stage_failed(stage, &err);
-    crystal_log(CRYSTAL_LOG_INFO, stage->name,
-                "measured %u of %u ranks, composed %s/job.profile", measured,
-                stage->layout.lrank_count, stage->job_dir);
+    if (!stage->node)
+        crystal_log(CRYSTAL_LOG_INFO, stage->name,
+                    "measured %u of %u ranks, composed %s/job.profile", measured,
+                    stage->layout.lrank_count, stage->job_dir);
     return 0;
 }

@@ -299,15 +299,24 @@ int stage_wait_ranks(struct stage *stage, stage_check_fn check, void *context,
     return code;
 }
 
+int stage_pause(struct stage *stage, int ms, struct crystal_error *err)
+{
+    struct crystal_launch_end end;
+    int signal = 0;
+
+    return crystal_launch_wait(stage->launch, ms, &end, &signal) == -EINTR
+               ? stopped_by(stage, signal, err)
+               : 0;
+}
+
 int stage_wait_job(struct stage *stage, stage_check_fn check, void *context,
                    struct crystal_error *err)
 {
     for (;;) {
-        struct crystal_launch_end end;
-        int signal = 0, code;
+        int code = stage_pause(stage, CHECK_MS, err);
 
-        if (crystal_launch_wait(stage->launch, CHECK_MS, &end, &signal) == -EINTR)
-            return stopped_by(stage, signal, err);
+        if (code)
+            return code;
         code = stage_stopped(stage, err);
         if (code != -ETIMEDOUT)
             return code;

@@ -51,6 +51,33 @@ int crystal_slices_make(const struct crystal_graph *g,
     return 0;
 }
 
+static uint32_t count_of(const uint32_t *nodes, uint32_t count, uint32_t node)
+{
+    uint32_t found = 0;
+
+    for (uint32_t i = 0; i < count; i++)
+        found += nodes[i] == node;
+    return found;
+}
+
+void crystal_slices_deal(const struct crystal_slices *s, uint32_t node_count,
+                         uint32_t *ret)
+{
+    uint32_t sandbox = s->first[s->sandbox_count], node = 0;
+
+    for (uint32_t i = 0; i < s->sandbox_count; i++) {
+        while (crystal_share_of(sandbox, node, node_count).end <= s->first[i])
+            node++;
+        ret[i] = node;
+    }
+    for (uint32_t i = s->sandbox_count; i < s->count; i++) {
+        ret[i] = 0;
+        for (node = 1; node < node_count; node++)
+            if (count_of(ret, i, node) < count_of(ret, i, ret[i]))
+                ret[i] = node;
+    }
+}
+
 void crystal_slices_fini(struct crystal_slices *s)
 {
     free(s->nodes);

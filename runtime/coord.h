@@ -3,7 +3,9 @@
  * loop for everything; see message.h for what clients say.
  *
  * It holds the job's lock from create to destroy, and writes DIR/token and DIR/coord
- * when it listens; both go away with it.
+ * when it listens; both go away with it. Where plan runs on several nodes, each has
+ * another coordinator for the slices that it measures, with files DIR/token.NODE and
+ * DIR/coord.NODE, below the job's.
  */
 #ifndef CRYSTAL_COORD_H
 #define CRYSTAL_COORD_H
@@ -18,6 +20,7 @@ struct crystal_coord;
 
 struct crystal_coord_config {
     struct crystal_jobdir *dir;          /* locked; borrowed until destroy */
+    const char *suffix;                  /* of its files' names; NULL = none */
     const struct crystal_layout *layout; /* borrowed until destroy */
     uint16_t port;                       /* 0 = any */
     uint16_t store_port;                 /* MASTER_PORT; 0 = any */

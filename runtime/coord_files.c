@@ -1,4 +1,5 @@
-/* DIR/token and DIR/coord, by which clients find the coordinator. See jobdir.h. */
+/* DIR/token and DIR/coord, with the coordinator's suffix, by which clients find the
+ * coordinator. See jobdir.h. */
 #include "config.h"
 
 #include "runtime/coord_state.h"
@@ -12,13 +13,21 @@
 #include <sys/random.h>
 #include <unistd.h>
 
+static int path_of(const struct crystal_coord *coord, const char *name,
+                   char path[PATH_MAX], struct crystal_error *err)
+{
+    const char *suffix = coord->config.suffix;
+
+    return crystal_jobdir_file(coord->config.dir, path, PATH_MAX, err, "%s%s", name,
+                               suffix ? suffix : "");
+}
+
 static int write_secret(const struct crystal_coord *coord, const char *name,
                         const char *text, struct crystal_error *err)
 {
     struct crystal_outfile f = {0};
     char path[PATH_MAX];
-    int code =
-        crystal_jobdir_file(coord->config.dir, path, sizeof path, err, "%s", name);
+    int code = path_of(coord, name, path, err);
 
     if (!code)
         code = crystal_outfile_open(&f, path, CRYSTAL_OUTFILE_PRIVATE, err);
@@ -58,7 +67,6 @@ void crystal_coord_remove_files(const struct crystal_coord *coord)
     char path[PATH_MAX];
 
     for (size_t i = 0; i < 2; i++)
-        if (crystal_jobdir_file(coord->config.dir, path, sizeof path, NULL, "%s",
-                                names[i]) == 0)
+        if (path_of(coord, names[i], path, NULL) == 0)
             (void)unlink(path); /* nothing more to do about it */
 }

@@ -9,6 +9,9 @@
  *
  *   token             64 hexadecimal digits (0600)
  *
+ *   coord.K, token.K  the same of the coordinator that node K has for itself in plan on
+ *                     several nodes
+ *
  *   ranks/R.trace     capture: one per live rank R (runtime/trace.h)
  *
  *   ranks/R.payload   capture: what R contributed, where it is kept
@@ -25,6 +28,9 @@
  *   job.graph         graph
  *
  *   plan/R.trace      plan: slices, recorded with real durations
+ *   plan/R.run        ... how their collectives were done (replay/run_record.h)
+ *   plan/progress     while it has not ended: which pass (commands/plan_progress.h)
+ *   plan/T.done       ... the slice of target node T has been measured in that pass
  *
  *   job.profile       plan: durations and composed iteration times
  *

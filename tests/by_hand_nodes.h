@@ -38,15 +38,16 @@ static inline void run_stages(const char *options)
              0);
 }
 
-/* Coordinator and agents; `during` is a shell line that runs beside them, with $1 ...
- * the agents' process ids. Prints their exit codes. */
-static inline int emulate_on(unsigned nodes, const char *options, const char *during)
+/* Coordinator and agents of a stage; `during` is a shell line that runs beside them,
+ * with $1 ... the agents' process ids. Prints their exit codes. */
+static inline int stage_on(const char *stage, unsigned nodes, const char *options,
+                           const char *during)
 {
     return finish(
         start("rm -f %s/coord; %s coord --job %s >%s/coord.out 2>&1 & coord=$!\n"
               "while [ ! -e %s/coord ]; do sleep 0.02; done\n"
               "for k in $(seq 0 %u); do\n"
-              "  %s agent --job %s --stage emulate --node $k --nodes %u -- %s %s &\n"
+              "  %s agent --job %s --stage %s --node $k --nodes %u -- %s %s &\n"
               "  agents=\"$agents $!\"\n"
               "done\n"
               "set -- $agents\n"
@@ -56,7 +57,21 @@ static inline int emulate_on(unsigned nodes, const char *options, const char *du
               "%s coord --finish --job %s >/dev/null 2>&1; wait $coord\n"
               "echo coordinator code $?\n",
               job_dir, scrystal, job_dir, job_dir, job_dir, nodes - 1, scrystal,
-              job_dir, nodes, program, options, during, scrystal, job_dir));
+              job_dir, stage, nodes, program, options, during, scrystal, job_dir));
+}
+
+static inline int emulate_on(unsigned nodes, const char *options, const char *during)
+{
+    return stage_on("emulate", nodes, options, during);
+}
+
+static inline unsigned times_said(const char *text)
+{
+    unsigned count = 0;
+
+    for (const char *at = output; (at = strstr(at, text)); at += strlen(text))
+        count++;
+    return count;
 }
 
 static inline int nodes_begin(char *parent)

@@ -23,6 +23,7 @@ is "two nodes: exit code" "$code" 0
 is "two nodes: every rank is exact" "$(sort -k2n <<<"$out")" "$(exact_lines 0 1 2 3 12 13 14 15)"
 is "two nodes: NumNodes" "$(job_field NumNodes)" 2
 has "two nodes: plan" "$err" "crystal: plan: 8 of 16 ranks"
+is "two nodes: both have measured" "$(cd crystal.two/log && echo coord.?.log)" "coord.0.log coord.1.log"
 has "two nodes: report" "$err" "crystal: report: $PWD/crystal.two/report.txt"
 matches "two nodes: the report has all ranks" "$(grep -cE '^ +(0|1|2|3|12|13|14|15) ' crystal.two/report.txt)" '^8$'
 has "two nodes: the report says how" "$(cat crystal.two/report.txt)" "TCP between nodes"

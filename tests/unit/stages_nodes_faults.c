@@ -5,15 +5,6 @@
 
 #include "tests/by_hand_nodes.h"
 
-static unsigned times_said(const char *text)
-{
-    unsigned count = 0;
-
-    for (const char *at = output; (at = strstr(at, text)); at += strlen(text))
-        count++;
-    return count;
-}
-
 static double seconds(void)
 {
     struct timespec t;
