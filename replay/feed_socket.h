@@ -10,6 +10,7 @@
 #include <sys/un.h>
 
 #define CRYSTAL_FEED_MAGIC     0x46595243U
+#define CRYSTAL_FEED_TREE      0x54595243U
 #define CRYSTAL_FEED_PASSED    0x50595243U
 #define CRYSTAL_FEED_BYTES_MAX (64U << 20)
 

@@ -1,6 +1,7 @@
 /* ncclTunerPlugin_v5: NCCL's TUNER interface. NCCL's own choice stands, except for what
- * virtual ranks cannot do: a tree with real ranks on several nodes, PAT with several
- * real ranks, collective networks and NVLink multicast across nodes. All real members
+ * virtual ranks cannot do, or have not done with it yet (a tree with real ranks on
+ * several nodes, which hostccl has, virtual_tree.h): such a tree, PAT with several real
+ * ranks, collective networks and NVLink multicast across nodes. All real members
  * see the same board, so that all leave out the same. Where NCCL_ALGO leaves nothing
  * else, nothing is left out, and the message that cannot be made says so.
  */

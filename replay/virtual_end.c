@@ -457,8 +457,10 @@ void crystal_virtual_close(struct crystal_net_end *end)
 {
     struct virtual_end *v = (struct virtual_end *)end;
 
-    if (v->feed_fd >= 0)
-        (void)close(v->feed_fd); /* what was written arrives */
+    for (uint32_t i = 0; i < v->feed_count; i++)
+        if (v->feed_fds[i] >= 0)
+            (void)close(v->feed_fds[i]); /* what was written arrives */
+    free(v->feed_fds);
     free(v);
 }
 
@@ -501,7 +503,6 @@ struct crystal_net_end *crystal_virtual_end_create(struct crystal_net_context *c
         (void)crystal_error_set(err, ENOMEM, "out of memory for a connection");
         return NULL;
     }
-    v->feed_fd = -1;
     v->base.ops = is_send ? &crystal_virtual_send_ops : &virtual_recv_ops;
     v->base.context = context;
     v->base.comm = context->comm;

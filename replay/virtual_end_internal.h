@@ -7,6 +7,7 @@
 #include "replay/net_rings.h"
 #include "replay/virtual_feed.h"
 #include "replay/virtual_time.h"
+#include "replay/virtual_tree.h"
 #include "runtime/ring_schedule.h"
 
 /* What is the same for all messages of a ring's operation on an end. */
@@ -31,8 +32,12 @@ struct virtual_end {
     /* receiver: steps of NCCL's connection, for flags: up to the present operation and
      * with all that were announced */
     uint64_t base_step, next_step;
-    /* sender: the feed to the process behind the run */
-    int feed_fd; /* -1: not connected */
+    /* sender: the feeds to the processes behind virtual ranks, in a ring there is one
+     */
+    struct crystal_tree_hearers hearers; /* tree: of the message that is being fed */
+    int *feed_fds;                       /* by hearer, -1: not connected; owned */
+    uint32_t feed_count, fed;            /* hearers that have this message */
+    int is_feeding;
     uint64_t written;
     struct crystal_feed_message out;
 };

@@ -7,7 +7,9 @@
 #include "replay/net.h"
 #include "replay/net_rings.h"
 #include "replay/node_places.h"
+#include "replay/virtual_end_internal.h"
 #include "replay/virtual_line.h"
+#include "replay/virtual_tree.h"
 #include "runtime/clock.h"
 #include "runtime/log.h"
 #include "runtime/peer.h"
@@ -32,8 +34,9 @@
 int crystal_feed_message_check(const struct crystal_feed_message *m,
                                struct crystal_error *err)
 {
-    if (m->magic != CRYSTAL_FEED_MAGIC || m->channel >= CRYSTAL_NET_CHANNELS ||
-        m->has_bytes > 1 || m->index >= m->count || m->bytes > CRYSTAL_FEED_BYTES_MAX)
+    if ((m->magic != CRYSTAL_FEED_MAGIC && m->magic != CRYSTAL_FEED_TREE) ||
+        m->channel >= CRYSTAL_NET_CHANNELS || m->has_bytes > 1 ||
+        m->index >= m->count || m->bytes > CRYSTAL_FEED_BYTES_MAX)
         return crystal_error_set(err, EPROTO,
                                  "a message from another sandbox rank has a broken "
                                  "header");
@@ -110,6 +113,29 @@ struct arrival {
     void *data;
 };
 
+static int tree_put(struct crystal_net_comm *comm, struct arrival *a,
+                    struct crystal_error *err)
+{
+    const struct crystal_feed_message *m = a->head;
+    const struct crystal_tree_feed feed = {
+        .seq = m->seq,
+        .index = m->index,
+        .channel = m->channel,
+        .crank = m->crank,
+        .started_ns = crystal_net_own_ns(comm->module, m->start_ns),
+        .wire_bytes = m->bytes};
+    struct crystal_trees *trees;
+    void *data = a->data;
+
+    if (!atomic_load(&atomic_load(&comm->board)->graph_channels))
+        return -ENOENT; /* it is held until this process knows its channels */
+    trees = crystal_virtual_trees(comm, err);
+    if (!trees)
+        return -err->code;
+    a->data = NULL;
+    return crystal_trees_fed(trees, &feed, data, err);
+}
+
 static int arrival_put(struct crystal_net_comm *comm, void *user,
                        struct crystal_error *err)
 {
@@ -119,7 +145,11 @@ static int arrival_put(struct crystal_net_comm *comm, void *user,
                                    m->bytes};
     const struct crystal_ring_place *place;
     void *data = a->data;
-    int code = crystal_rings_place(comm->rings, m->channel, &place, err);
+    int code;
+
+    if (m->magic == CRYSTAL_FEED_TREE)
+        return tree_put(comm, a, err);
+    code = crystal_rings_place(comm->rings, m->channel, &place, err);
 
     if (!code)
         return -ENOENT; /* it is held until this process knows its rings */

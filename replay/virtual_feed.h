@@ -5,12 +5,14 @@
  * the connection on through that socket (crystal_feed_pass).
  *
  *   offset bytes what
- *        0     4 0x46595243 ("CRYF")
+ *        0     4 0x46595243 ("CRYF"): of a ring, into the run behind the sender;
+ *                0x54595243 ("CRYT"): of a tree, what the sender gave to the virtual
+ *                rank between the two (virtual_tree.h)
  *        4     4 channel
  *        8     8 commHash of the communicator
  *       16     8 operation (its number on the board)
- *       24     8 index of the message on its channel
- *       32     8 messages of the operation on the channel that will come
+ *       24     8 index of the message on its channel; of a tree: on its connection
+ *       32     8 messages of the operation on the channel (connection) that will come
  *       40     8 when its first byte left the sender's NIC (ns of node 0's clock)
  *       48     8 bytes of the message
  *       56     4 crank of the sender

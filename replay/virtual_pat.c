@@ -62,8 +62,9 @@ struct crystal_pats *crystal_pats_create(struct crystal_net_comm *comm,
 
     if (entry->real_count != 1) {
         (void)crystal_error_set(err, ENOTSUP,
-                                "communicator '%s' has %u real ranks, NCCL's PAT "
-                                "algorithm can have one; set NCCL_PAT_ENABLE=0",
+                                "communicator '%s' has %u real ranks; where virtual "
+                                "ranks take part, NCCL's PAT algorithm can have one: "
+                                "set NCCL_PAT_ENABLE=0, or leave it out of NCCL_ALGO",
                                 entry->name, entry->real_count);
         return NULL;
     }

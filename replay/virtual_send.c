@@ -16,9 +16,11 @@
 #include "replay/wait_list.h"
 
 #include <errno.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
+#include <unistd.h>
 
 static int virtual_start_send(struct crystal_net_end *end,
                               struct crystal_net_request *r, struct crystal_error *err)
@@ -35,24 +37,41 @@ static int virtual_start_send(struct crystal_net_end *end,
     return 0;
 }
 
-/* Writes the request to the feed. 1 written, 0 wait. */
-static int feed_write(struct virtual_end *v, struct crystal_net_request *r,
-                      const struct crystal_ring_place *place, struct crystal_error *err)
+/* Room for so many feeds; those that are there stay. */
+static int feeds_make(struct virtual_end *v, uint32_t count, struct crystal_error *err)
+{
+    int *more;
+
+    if (v->feed_count >= count)
+        return 0;
+    more = realloc(v->feed_fds, count * sizeof *more);
+    if (!more)
+        return crystal_error_set(err, ENOMEM, "out of memory for a connection");
+    v->feed_fds = more;
+    while (v->feed_count < count)
+        more[v->feed_count++] = -1;
+    return 0;
+}
+
+/* Writes v->out and the request's bytes to the feed of a rank, which is always the
+ * same. 1 written, 0 wait. */
+static int feed_write(struct virtual_end *v, const struct crystal_net_request *r,
+                      int *fd, uint32_t crank, struct crystal_error *err)
 {
     struct crystal_net_module *module = v->base.comm->module;
     uint64_t total = sizeof v->out + (v->out.has_bytes ? r->bytes : 0);
 
-    if (v->feed_fd < 0) {
+    if (*fd < 0) {
         const uint32_t *members =
             crystal_board_members(module->board, atomic_load(&v->base.comm->board));
 
-        v->feed_fd = crystal_feed_connect(module, members[place->receiver], err);
-        if (v->feed_fd == -EAGAIN) {
+        *fd = crystal_feed_connect(module, members[crank], err);
+        if (*fd == -EAGAIN) {
             crystal_wait_board();
             return 0;
         }
-        if (v->feed_fd < 0)
-            return v->feed_fd;
+        if (*fd < 0)
+            return *fd;
     }
     while (v->written < total) {
         uint64_t head = v->written < sizeof v->out ? sizeof v->out - v->written : 0;
@@ -61,25 +80,24 @@ static int feed_write(struct virtual_end *v, struct crystal_net_request *r,
                                  {v->out.has_bytes ? r->data + done : NULL,
                                   v->out.has_bytes ? (size_t)(r->bytes - done) : 0}};
         struct msghdr message = {.msg_iov = parts, .msg_iovlen = 2};
-        ssize_t sent = sendmsg(v->feed_fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
+        ssize_t sent = sendmsg(*fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
 
         if (sent < 0 && errno == EINTR)
             continue;
         if (sent < 0 && errno == EAGAIN) {
-            crystal_wait_fd(v->feed_fd, POLLOUT);
+            crystal_wait_fd(*fd, POLLOUT);
             return 0;
         }
         if (sent < 0) {
             int code = errno;
 
-            crystal_net_note(v->base.comm, CRYSTAL_ROLL_PARTED, place->receiver);
+            crystal_net_note(v->base.comm, CRYSTAL_ROLL_PARTED, crank);
             return crystal_error_set(
                 err, code,
                 "sending to rank %u of communicator %016llx, behind "
                 "virtual ranks: %s; its process has ended, see its "
                 "log",
-                place->receiver, (unsigned long long)v->base.comm->comm_id,
-                strerror(code));
+                crank, (unsigned long long)v->base.comm->comm_id, strerror(code));
         }
         v->written += (uint64_t)sent;
     }
@@ -108,18 +126,61 @@ static int schedule_check(const struct crystal_net_request *r,
         (unsigned long long)r->bytes);
 }
 
-static int send_tree(struct virtual_end *v, struct crystal_net_request *r,
+/* Gives the request to the trees, and begins to feed it to who hears of it. */
+static int tree_begin(struct virtual_end *v, const struct crystal_net_request *r,
+                      struct crystal_error *err)
+{
+    struct crystal_net_comm *comm = v->base.comm;
+    struct crystal_trees *trees = crystal_virtual_trees(comm, err);
+    const struct crystal_tree_transfer m = {.op = r->id.operation,
+                                            .channel = r->id.channel,
+                                            .peer = v->base.peer_crank,
+                                            .index = r->id.step,
+                                            .started_ns = r->start_ns};
+    const uint32_t *heard = v->hearers.cranks;
+    int code = trees
+                   ? crystal_trees_send(trees, &m, r->data, r->bytes, &v->hearers, err)
+                   : -err->code;
+
+    if (code)
+        return code;
+    for (uint32_t i = 0; heard != v->hearers.cranks && i < v->feed_count; i++)
+        if (v->feed_fds[i] >= 0) { /* those of the other tree */
+            (void)close(v->feed_fds[i]);
+            v->feed_fds[i] = -1;
+        }
+    code = feeds_make(v, v->hearers.count, err);
+    if (code)
+        return code;
+    v->fed = 0;
+    v->is_feeding = 1;
+    v->out = (struct crystal_feed_message){
+        .magic = CRYSTAL_FEED_TREE,
+        .channel = r->id.channel,
+        .comm_id = comm->comm_id,
+        .seq = r->id.operation->seq,
+        .index = r->id.step,
+        .count = v->hearers.message_count,
+        .start_ns = crystal_net_job_ns(comm->module, r->start_ns),
+        .bytes = r->bytes,
+        .crank = comm->crank,
+        .has_bytes = r->data && r->bytes};
+    return 0;
+}
+
+static int send_tree(struct virtual_end *v, const struct crystal_net_request *r,
                      struct crystal_error *err)
 {
-    struct crystal_trees *trees = crystal_virtual_trees(v->base.comm, err);
-    struct crystal_tree_transfer m = {.op = r->id.operation,
-                                      .channel = r->id.channel,
-                                      .peer = v->base.peer_crank,
-                                      .index = r->id.step,
-                                      .started_ns = r->start_ns};
-    int code =
-        trees ? crystal_trees_send(trees, &m, r->data, r->bytes, err) : -err->code;
+    int code = v->is_feeding ? 0 : tree_begin(v, r, err);
 
+    for (; !code && v->fed < v->hearers.count; v->fed++) {
+        int written =
+            feed_write(v, r, &v->feed_fds[v->fed], v->hearers.cranks[v->fed], err);
+
+        if (written <= 0)
+            return written;
+    }
+    v->is_feeding = 0;
     return code ? code : 1;
 }
 
@@ -179,7 +240,8 @@ static int send_ring(struct virtual_end *v, struct crystal_net_request *r,
             .bytes = r->bytes,
             .crank = comm->crank,
             .has_bytes = is_passed && r->bytes};
-    return feed_write(v, r, place, err);
+    code = feeds_make(v, 1, err);
+    return code ? code : feed_write(v, r, v->feed_fds, place->receiver, err);
 }
 
 static int send_collective(struct virtual_end *v, struct crystal_net_request *r,

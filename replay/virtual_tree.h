@@ -7,8 +7,15 @@
  * the sum comes down one hop per level; message m leaves m times s later
  * (virtual_time.h has the words).
  *
- * Limits: no other real rank on the far side of a virtual neighbour (those of this
- * rank's own node stand between them and are real neighbours): -ENOTSUP.
+ * Real ranks behind a virtual neighbour, of this sandbox node or another, have sent
+ * what their subtrees sum up to, or what comes down to them: their messages go to the
+ * near ones, those with none but virtual ranks between, as delay lines do
+ * (virtual_feed.h), and are there one hop per level later. A rank with a real ancestor
+ * gets the ancestor's result; ranks without any add up each other's.
+ *
+ * Limits: where target nodes have several ranks of the communicator no other real node
+ * on the far side of a virtual neighbour (the ranks of this rank's own node stand
+ * between them and are real neighbours): -ENOTSUP.
  * All functions are thread-safe.
  */
 #ifndef CRYSTAL_VIRTUAL_TREE_H
@@ -42,14 +49,35 @@ struct crystal_trees *crystal_trees_create(struct crystal_net_comm *comm,
                                            struct crystal_error *err);
 void crystal_trees_destroy(struct crystal_trees *trees);
 
-/* A message of this rank, checked against the schedule; kept where it goes up. */
+/* The real ranks that a message of this rank is to be fed to, each once. */
+struct crystal_tree_hearers {
+    const uint32_t *cranks; /* borrowed until the trees are destroyed */
+    uint32_t count;
+    uint64_t message_count; /* of the operation on its connection */
+};
+
+/* A message of this rank, checked against the schedule; kept where it is part of what
+ * comes down. */
 int crystal_trees_send(struct crystal_trees *trees,
                        const struct crystal_tree_transfer *m, const void *wire,
-                       uint64_t wire_bytes, struct crystal_error *err);
+                       uint64_t wire_bytes, struct crystal_tree_hearers *ret,
+                       struct crystal_error *err);
+
+/* A message that another real rank sent to its virtual neighbour. */
+struct crystal_tree_feed {
+    uint64_t seq, index;
+    uint32_t channel, crank;
+    uint64_t started_ns; /* this node's clock */
+    uint64_t wire_bytes;
+};
+/* data: the bytes as on the wire, NULL where only the time matters; moves to the trees,
+ * also on failure. -EPROTO where the rank is no near one. */
+int crystal_trees_fed(struct crystal_trees *trees, const struct crystal_tree_feed *m,
+                      void *data, struct crystal_error *err);
 
 /* Puts the message into wire (room bytes). 1: done, *ret_ns is when it is there,
  * *ret_free_ns when it would be had all virtual ranks come long ago; 0: this rank's own
- * message is not there yet; negative errno. */
+ * message, or a near one's, is not there yet; negative errno. */
 int crystal_trees_take(struct crystal_trees *trees,
                        const struct crystal_tree_transfer *m, void *wire, uint64_t room,
                        uint64_t *ret_bytes, uint64_t *ret_ns, uint64_t *ret_free_ns,

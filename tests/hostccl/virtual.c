@@ -281,6 +281,12 @@ static void over_the_tree(void)
     run_world(13, "6");
     run_world(16, "4,5,6,7");
     run_nodes(16, 4, "4,5,6,7"); /* hostccl's ranks are alone on theirs all the same */
+    /* real ranks with virtual ones between: two without any above; one far above the
+     * other; a virtual child between two real ones, all at once */
+    run_world(13, "3,9");
+    run_world(16, "0,6");
+    run_world(16, "0,1,2,3,12,13,14,15");
+    run_world(12, "0,5,6,11");
     (void)unsetenv("NCCL_ALGO");
 }
 

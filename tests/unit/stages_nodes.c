@@ -115,6 +115,42 @@ static void nodes_in_the_middle(void)
     nothing_is_left();
 }
 
+/* Real ranks with virtual ones between them in NCCL's tree, of one node and of several:
+ * one above another, and several without any above. */
+static void over_the_tree(void)
+{
+    static const unsigned ranks[12] = {0, 1, 2, 3, 8, 9, 10, 11, 12, 13, 14, 15};
+
+    own_job("tree");
+    (void)setenv("NCCL_ALGO", "Tree", 1);
+    prepare("0-3,8-15", "");
+    run_stages("");
+    CHECK_EQ(
+        finish(start("exec %s emulate --job %s -- %s", scrystal, job_dir, program)), 0);
+    every_rank_is_exact(ranks, 12);
+    CHECK_EQ(emulate_on(3, "", ""), 0);
+    CHECK_HAS(output, "agent 0 code 0\nagent 1 code 0\nagent 2 code 0\n");
+    every_rank_is_exact(ranks, 12);
+    CHECK(file_has("runs/002/run.yaml", "^failure: \"\"$"));
+    nothing_is_left();
+}
+
+/* Two messages on each connection; rank 0 is the root, and rank 5's parent is not
+ * there. */
+static void long_messages_over_the_tree(void)
+{
+    own_job("long-tree");
+    (void)setenv("NCCL_ALGO", "Tree", 1);
+    prepare_nodes(8, 1, "0,5", "--payload=all");
+    run_stages("--per-node 1 --elements 70000");
+    CHECK_EQ(emulate_on(2, "--per-node 1 --elements 70000", ""), 0);
+    CHECK_HAS(output, "agent 0 code 0\nagent 1 code 0\n");
+    /* 3 (23 e + 23 (e + 1) + 8 (e / 2 + 1)): exactprog.c's everything() */
+    CHECK_HAS(output, "rank 0 exact 10500093\n");
+    CHECK_HAS(output, "rank 5 exact 10500093\n");
+    nothing_is_left();
+}
+
 int main(void)
 {
     static const struct check_case cases[] = {
@@ -122,6 +158,8 @@ int main(void)
         CHECK_CASE(large_payload),
         CHECK_CASE(three_agents_of_which_two_are_neighbours),
         CHECK_CASE(nodes_in_the_middle),
+        CHECK_CASE(over_the_tree),
+        CHECK_CASE(long_messages_over_the_tree),
     };
     char parent[] = "/tmp/crystal-nodes.XXXXXX";
 
