@@ -15,7 +15,7 @@ cluster_begin 2 --accounting "add account ml
 add qos emulate
 modify qos emulate set MaxTRESPerUser=node=1 Flags=DenyOnLimit
 add user root account=ml qos=normal,emulate defaultqos=normal
-modify user root set defaultaccount=ml"
+modify user root set defaultaccount=ml" --conf "Licenses=emulator:1"
 crystal=(--crystal-logical-ranks=8 --crystal-ranks-per-node=2 --crystal-live=all --crystal-iterations=2)
 rank=$CRYSTAL_BUILDDIR/tests/slurm/rank
 states() { sacct -n -P -j "$1" -o JobID,JobName,State,ExitCode,NNodes,NTasks | sed "s/^$1//"; }
@@ -51,8 +51,27 @@ run srun "${crystal[@]}" -A ml "$rank"
 has "allow.accounts, where the account is named" "$code $err" "2 crystal: layout: account 'ml' is none that may emulate"
 run srun "${crystal[@]}" "$rank"
 has "allow.accounts, on the node, where it is the default one" "$code $err" "account 'ml' is none that may emulate"
+scontrol update NodeName=n2 AvailableFeatures=big ActiveFeatures=big
+printf 'request: {qos: emulate, licenses: "emulator:1", constraint: big}\n' >"$work/cluster/crystal.yaml"
+run srun "${crystal[@]}" -J asked --crystal-stages=capture "$rank"
+asked() { for f in QOS Licenses Features NodeList; do state_field "$1" "$f"; done | tr '\n' ' '; }
+is "request: qos, licenses, constraint" "$code $(asked "$(last_job)")" "0 emulate emulator:1 big n2 "
+run srun "${crystal[@]}" -J own --qos=normal -L emulator:1 -C big -w n2 --crystal-stages=capture "$rank"
+is "request: the command line wins" "$code $(asked "$(last_job)")" "0 normal emulator:1 big n2 "
+run srun "${crystal[@]}" -L emulator:2 "$rank"
+has "more licenses than there are: Slurm refuses" "$code $err" "1 salloc: error: Job submit/allocate failed: Invalid license specification"
 : >"$work/cluster/crystal.yaml"
+run srun -M elsewhere "${crystal[@]}" "$rank"
+is "-M of a cluster that there is not: exit code" "$code" 1
+has "-M of a cluster that there is not: Slurm's sentence" "$err" "No cluster 'elsewhere' known by database"
 run srun -M crystal "${crystal[@]}" -J far --crystal-stages=capture "$rank"
 is "-M" "$code" 0
+# CPU seconds of jobs with less than four CPUs, and with more, as eight ranks would have
+cpu_seconds() { sacct -n -P -X -a -S now-2hours -o CPUTimeRAW,Account | awk -F'|' '$2 == "ml" { s += $1 } END { print s }'; }
+report() { sreport -n -P -t Seconds job sizesbyaccount FlatView Grouping=4 start="$(date -d '-1 hour' +%FT%H:00:00)" \
+    end="$(date -d '+1 hour' +%FT%H:00:00)"; }
+is_reported() { [ "$(report)" = "crystal|ml|$(cpu_seconds)|0|100.00%" ]; }
+wait_until 20 is_reported
+is "sreport: physical CPUs only" "$(report)" "crystal|ml|$(cpu_seconds)|0|100.00%"
 nothing_left "nothing is left"
 done_testing
