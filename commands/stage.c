@@ -21,7 +21,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#define SECOND_MS      2000 /* the coordinator's answer to a failure */
+#define SECOND_MS      5000 /* the coordinator's answer to a failure */
 #define GRACE_MS       3000 /* between SIGTERM and SIGKILL */
 #define SENTENCE_BYTES (2 * CRYSTAL_ERROR_TEXT_BYTES)
 
@@ -356,7 +356,9 @@ int stage_failed(struct stage *stage, const struct crystal_error *err)
 
     full_sentence(stage, err, text);
     tell_coordinator(stage, text);
-    if (!is_said_elsewhere(stage, text))
+    if (is_said_elsewhere(stage, text))
+        stage->code = 0; /* the job's is of what is said */
+    else
         crystal_log(CRYSTAL_LOG_ERROR, stage->name, "%s", text);
     return stage->stop_signal ? 128 + stage->stop_signal : CRYSTAL_EXIT_STAGE;
 }

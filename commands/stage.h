@@ -119,6 +119,10 @@ int stage_wait_ranks(struct stage *stage, stage_check_fn check, void *context,
 /* Whether the coordinator has ended the stage: 0 well, -ECANCELED with its sentence,
  * which stage_failed then leaves to whoever found it; -ETIMEDOUT it goes on. */
 int stage_stopped(struct stage *stage, struct crystal_error *err);
+/* The node's service has failed (service_code, sentence in err), or a rank (0): which
+ * of them began it? The code, and its sentence in err. Waits a while for what shows it.
+ */
+int stage_explain(struct stage *stage, int service_code, struct crystal_error *err);
 /* Waits so long, no ranks of ours running; -EINTR where a signal stops us. */
 int stage_pause(struct stage *stage, int ms, struct crystal_error *err);
 /* Waits without ranks of our own until the coordinator ends the job: 0. */

@@ -154,6 +154,8 @@ static int run_ranks(struct stage *stage, struct crystal_error *err)
         code = stage_stopped(stage, err);
         if (code == -ETIMEDOUT)
             code = stage_node_check(stage, err);
+        if (code && !stage->was_told)
+            code = stage_explain(stage, code, err);
     }
     return code;
 }
@@ -255,7 +257,8 @@ static int emulate(struct stage *stage, struct watch *watch)
 
 int stage_emulate(struct stage *stage, uint32_t node_number)
 {
-    struct watch watch = {.ends.task_count = stage->own.end - stage->own.first};
+    struct watch watch = {.ends.task_count = stage->own.end - stage->own.first,
+                          .ends.has_far = stage->node_count > 1};
     struct crystal_error err = {0};
     char path[PATH_MAX];
     int code;
@@ -264,14 +267,21 @@ int stage_emulate(struct stage *stage, uint32_t node_number)
         code = emulate(stage, &watch);
         return stage->code ? stage->code : code; /* the program's own */
     }
-    if (stage_path(stage, watch.ends.path, &err, "agent.%u.ends", node_number) ||
+    watch.ends.list = calloc(watch.ends.task_count + 1, sizeof *watch.ends.list);
+    if (!watch.ends.list)
+        (void)crystal_error_set(&err, ENOMEM, "out of memory");
+    if (!watch.ends.list ||
+        stage_path(stage, watch.ends.path, &err, "agent.%u.ends", node_number) ||
         stage_path(stage, path, &err, "agent.%u.code", node_number) ||
-        task_ends_code_begin(path, &err))
+        task_ends_code_begin(path, &err)) {
+        free(watch.ends.list);
         return stage_failed(stage, &err);
+    }
     code = emulate(stage, &watch);
     watch.ends.node = NULL; /* it is closed */
     task_ends_code_end(path, stage->code ? stage->code : code, stage->code != 0);
     if (code && code != CRYSTAL_EXIT_OTHER && !stage->stop_signal)
         outlast_tasks(stage, &watch.ends);
+    free(watch.ends.list);
     return stage->code ? 0 : code; /* srun has that code from the file */
 }

@@ -1,13 +1,13 @@
 /* Waiting for the ranks of a stage, and whose end began it where they end badly; see
  * stage.h.
  *
- * Ranks that die take others with them, so the first end that is seen may be a
- * consequence. Who began is known in capture by the coordinator, which performs the
- * communication, in plan and emulate by the node's roll (replay/roll.h).
+ * Who began is known in capture by the coordinator, which performs the communication,
+ * in plan and emulate by stage_cause.h.
  */
 #include "config.h"
 
 #include "commands/stage.h"
+#include "commands/stage_cause.h"
 
 #include "runtime/infile.h"
 
@@ -21,9 +21,7 @@
 #define GRACE_MS       3000 /* between SIGTERM and SIGKILL */
 #define CHECK_MS       100
 #define SILENT_MS      1000 /* others go on so long after one has ended unheard */
-#define STOP_MS        300  /* a coordinator's sentence may be under way */
-#define FAR_MS         3000 /* the same, of another node's agent */
-#define CAUSE_MS       5000 /* from a closed connection to the end of its process */
+#define STOP_MS        1000 /* a coordinator's sentence may be under way */
 #define LOG_TAIL_LINES 20
 #define LOG_TAIL_BYTES 8192
 
@@ -87,8 +85,7 @@ static int next_end(struct stage *stage, int timeout_ms, struct crystal_launch_e
     return got;
 }
 
-/* How this rank ended (UINT32_MAX: the first that failed); waits a while for it. NULL:
- * it runs on. */
+/* How this rank ended; waits a while for it. NULL: it runs on. */
 static const struct crystal_launch_end *end_of(struct stage *stage, uint32_t lrank)
 {
     uint32_t at = 0;
@@ -98,10 +95,9 @@ static const struct crystal_launch_end *end_of(struct stage *stage, uint32_t lra
         int got;
 
         for (; at < stage->end_count; at++)
-            if (lrank == UINT32_MAX ? stage->ends[at].code != 0
-                                    : stage->ends[at].lrank == lrank)
+            if (stage->ends[at].lrank == lrank)
                 return &stage->ends[at];
-        if (waited_ms >= CAUSE_MS || !crystal_launch_running(stage->launch))
+        if (waited_ms >= STAGE_CAUSE_MS || !crystal_launch_running(stage->launch))
             return NULL;
         got = next_end(stage, CHECK_MS, &end, NULL);
         if (got < 0)
@@ -123,46 +119,6 @@ static void show_log(const struct stage *stage, uint32_t lrank, char see[PATH_MA
     (void)snprintf(see, PATH_MAX + 8, "; see %s", log);
 }
 
-/* What is known of the rank that began. */
-static int rank_failed(struct stage *stage, const struct crystal_launch_end *end,
-                       struct crystal_error *err)
-{
-    char how[128], see[PATH_MAX + 8];
-
-    stage->code = end->code;
-    crystal_launch_end_text(end, how, sizeof how);
-    show_log(stage, end->lrank, see);
-    return crystal_error_set(err, ECANCELED, "rank %u %s%s", end->lrank, how, see);
-}
-
-/* It has not failed, but left another (end) that needed it. */
-static int rank_left(struct stage *stage, uint32_t lrank, int has_ended,
-                     const struct crystal_launch_end *end, struct crystal_error *err)
-{
-    char see[PATH_MAX + 8];
-
-    stage->code = end->code;
-    show_log(stage, lrank, see);
-    return crystal_error_set(
-        err, ECANCELED, "rank %u %s while rank %u still communicates with it%s", lrank,
-        has_ended ? "ended with code 0" : "has closed its connections", end->lrank,
-        see);
-}
-
-/* A rank has failed: of itself, or of another's end? */
-static int tell_end(struct stage *stage, const struct crystal_launch_end *end,
-                    struct crystal_error *err)
-{
-    const struct crystal_launch_end seen = *end, *began = &seen;
-    uint32_t lrank =
-        stage->service ? crystal_node_cause(stage->service, seen.lrank) : seen.lrank;
-
-    if (lrank != seen.lrank)
-        began = end_of(stage, lrank);
-    return began && began->code ? rank_failed(stage, began, err)
-                                : rank_left(stage, lrank, began != NULL, &seen, err);
-}
-
 int stage_stopped(struct stage *stage, struct crystal_error *err)
 {
     static const char prefix[] = "coordinator: ";
@@ -177,54 +133,88 @@ int stage_stopped(struct stage *stage, struct crystal_error *err)
                              stop.text + (stage->coord_found ? sizeof prefix - 1 : 0));
 }
 
-/* Another node's rank has ended: its agent tells why, or is about to. */
-static int is_told_elsewhere(struct stage *stage)
+static struct stage_cause find_cause(const struct stage *stage, int service_code)
 {
-    return stage->service && crystal_node_cause_is_far(stage->service) &&
-           crystal_client_wait_stop(stage->client, FAR_MS, NULL) == -ECANCELED;
+    /* a slice of plan runs on one node */
+    const int has_far = stage->kind == STAGE_EMULATE && stage->node_count > 1;
+
+    return stage_cause_find(stage->service, service_code, has_far, stage->ends,
+                            stage->end_count);
 }
 
-/* Something ended the stage: a rank (end) or the coordinator (end NULL). One cause is
+/* One more end, or a while without; negative: a signal stops us. */
+static int wait_more(struct stage *stage, struct crystal_error *err)
+{
+    struct crystal_launch_end end;
+
+    if (crystal_launch_running(stage->launch))
+        return next_end(stage, CHECK_MS, &end, err);
+    (void)crystal_client_wait_stop(stage->client, CHECK_MS, NULL);
+    return 0;
+}
+
+/* What is known: the sentence, and the code of the rank that began. service_code, with
+ * the sentence that err has, where that is all. */
+static int tell_cause(struct stage *stage, const struct stage_cause *cause,
+                      int service_code, struct crystal_error *err)
+{
+    const int is_rank = cause->kind == STAGE_CAUSE_RANK;
+    char see[PATH_MAX + 8] = "";
+
+    if (cause->failed && cause->kind != STAGE_CAUSE_SERVICE)
+        show_log(stage, is_rank ? cause->lrank : cause->failed->lrank, see);
+    stage->code = stage_cause_text(cause, see, err);
+    return stage->code ? -err->code : service_code;
+}
+
+int stage_explain(struct stage *stage, int service_code, struct crystal_error *err)
+{
+    struct stage_cause cause;
+
+    for (int waited_ms = 0;;) {
+        int got;
+
+        cause = find_cause(stage, service_code);
+        if (waited_ms >= stage_cause_wait_ms(&cause))
+            break;
+        if (cause.kind == STAGE_CAUSE_FAR) {
+            if (stage_stopped(stage, err) == -ECANCELED)
+                return -ECANCELED;
+        } else if (!crystal_launch_running(stage->launch)) {
+            break;
+        }
+        got = wait_more(stage, err);
+        if (got < 0)
+            return got;
+        if (got == 0)
+            waited_ms += CHECK_MS;
+    }
+    return tell_cause(stage, &cause, service_code, err);
+}
+
+/* A rank has failed (end), or the coordinator has ended the stage (NULL). One cause is
  * told, that of whoever knows more: of a rank's death we, of everything else the
  * coordinator. */
 static int stage_ended(struct stage *stage, const struct crystal_launch_end *end,
                        struct crystal_error *err)
 {
-    uint32_t lost;
+    int service_code = stage->service ? crystal_node_status(stage->service, err) : 0;
+    const struct stage_cause cause = find_cause(stage, service_code);
+    struct stage_cause lost = {.kind = STAGE_CAUSE_RANK};
 
-    if (is_told_elsewhere(stage))
-        return stage_stopped(stage, err);
-    if (end && ((end->signal && end->signal != SIGABRT) ||
-                (stage->service &&
-                 crystal_node_cause(stage->service, end->lrank) != end->lrank)))
-        return tell_end(stage, end, err);
+    if (end && (cause.kind != STAGE_CAUSE_RANK || cause.lrank != end->lrank ||
+                (end->signal && end->signal != SIGABRT)))
+        return stage_explain(stage, service_code, err);
     if (crystal_client_wait_stop(stage->client, end ? STOP_MS : 0, NULL) != -ECANCELED)
-        return tell_end(stage, end, err); /* there is one: we have waited */
-    lost = crystal_client_lost(stage->client);
-    if (lost != UINT32_MAX && (!end || end->lrank != lost))
-        end = end_of(stage, lost);
-    if (lost != UINT32_MAX && end && end->code)
-        return tell_end(stage, end, err);
-    return stage_stopped(stage, err);
-}
-
-/* The node's service or a plugin stops the job: of itself (err), or because a rank has
- * ended? */
-static int check_failed(struct stage *stage, struct crystal_error *err)
-{
-    uint32_t lrank =
-        stage->service ? crystal_node_cause(stage->service, UINT32_MAX) : UINT32_MAX;
-    const struct crystal_launch_end *end, *other;
-
-    if (is_told_elsewhere(stage))
+        return stage_explain(stage, service_code, err); /* there is an end */
+    lost.lrank = crystal_client_lost(stage->client);
+    if (lost.lrank != UINT32_MAX)
+        lost.end = end_of(stage, lost.lrank);
+    if (!lost.end || !lost.end->code)
         return stage_stopped(stage, err);
-    if (lrank == UINT32_MAX)
-        return -err->code;
-    end = end_of(stage, lrank);
-    if (end && end->code)
-        return rank_failed(stage, end, err);
-    other = end_of(stage, UINT32_MAX);
-    return other ? rank_left(stage, lrank, end != NULL, other, err) : -err->code;
+    lost.failed = lost.end;
+    return stage->service ? stage_explain(stage, service_code, err)
+                          : tell_cause(stage, &lost, 0, err);
 }
 
 /* A rank of capture that has ended well without any NCCL call: the others may wait for
@@ -270,8 +260,8 @@ static int wait_ranks(struct stage *stage, stage_check_fn check, void *context,
             code = stage_ended(stage, &end, err);
         else if (crystal_client_wait_stop(stage->client, 0, NULL) == -ECANCELED)
             code = stage_ended(stage, NULL, err);
-        else if (check && check(context, err))
-            code = check_failed(stage, err);
+        else if (check && (code = check(context, err)) != 0)
+            code = stage_explain(stage, code, err);
         if (got > 0 && !code && !has_recorded(stage, end.lrank))
             silent = end.lrank;
         else if (got == 0 && silent != UINT32_MAX)
@@ -321,9 +311,7 @@ int stage_wait_job(struct stage *stage, stage_check_fn check, void *context,
         if (code != -ETIMEDOUT)
             return code;
         code = check ? check(context, err) : 0;
-        if (code && is_told_elsewhere(stage))
-            code = stage_stopped(stage, err);
         if (code)
-            return code;
+            return stage_stopped(stage, err) == -ECANCELED ? -ECANCELED : code;
     }
 }

@@ -5,7 +5,6 @@
 
 #include "runtime/clock.h"
 #include "runtime/infile.h"
-#include "runtime/launch.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -16,7 +15,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { GRACE_MS = 2000, CAUSE_MS = 5000, NOTICE_MS = 5000 };
+enum { GRACE_MS = 2000, NOTICE_MS = 5000 };
 
 extern char **environ;
 
@@ -24,14 +23,6 @@ static uint64_t now_ms(void)
 {
     return crystal_now_ns() / 1000000;
 }
-
-/* What the lines say. */
-struct task_lines {
-    uint32_t count; /* a line without its end is still being written */
-    struct crystal_launch_end failed; /* the first that failed; code 0: none */
-    struct crystal_launch_end began;  /* how `cause` ended, if has_began */
-    int has_began;
-};
 
 static struct crystal_launch_end end_of(uint32_t lrank, int status)
 {
@@ -41,111 +32,79 @@ static struct crystal_launch_end end_of(uint32_t lrank, int status)
         lrank, signal ? 128 + signal : WEXITSTATUS(status), signal};
 }
 
-/* cause: the rank to look for. */
-static struct task_lines read_lines(const struct task_ends *ends, uint32_t cause,
-                                    uint32_t *ret_step)
+/* Takes the lines into ends->list; one without its end is still being written. */
+static void read_lines(struct task_ends *ends)
 {
     FILE *file = crystal_infile_stream(ends->path, NULL);
-    struct task_lines lines = {0};
     uint32_t lrank, step;
     char line[64];
     int status;
 
-    while (file && fgets(line, sizeof line, file) && strchr(line, '\n') &&
+    ends->count = 0;
+    while (file && ends->count < ends->task_count && fgets(line, sizeof line, file) &&
+           strchr(line, '\n') &&
            sscanf(line, "%u %d %u", &lrank, &status, &step) == 3) {
         const struct crystal_launch_end end = end_of(lrank, status);
 
-        lines.count++;
-        if (ret_step)
-            *ret_step = step;
-        if (!lines.failed.code && end.code)
-            lines.failed = end;
+        ends->step = step;
+        ends->list[ends->count++] = end;
         if (ends->node && !end.code) /* one that fails is told by itself */
             crystal_node_ended(ends->node, lrank);
-        if (lrank == cause) {
-            lines.began = end;
-            lines.has_began = 1;
-        }
     }
     if (file)
         (void)fclose(file); /* read-only */
-    return lines;
 }
 
-/* The sentence of the rank that began; its code, that of the one that died of it where
- * it has none. */
-static int tell(struct task_ends *ends, const struct crystal_launch_end *failed,
-                const char *more, struct crystal_error *err)
+static struct stage_cause find_cause(const struct task_ends *ends, int service_code)
 {
-    uint32_t cause =
-        ends->node ? crystal_node_cause(ends->node, failed->lrank) : failed->lrank;
-    struct task_lines lines = read_lines(ends, cause, NULL);
-    char how[128];
-
-    if (lines.has_began && lines.began.code) {
-        crystal_launch_end_text(&lines.began, how, sizeof how);
-        (void)crystal_error_set(err, ECANCELED, "rank %u %s%s", cause, how, more);
-        ends->code = lines.began.code;
-        return ends->code;
-    }
-    ends->code = failed->code;
-    (void)crystal_error_set(
-        err, ECANCELED, "rank %u %s while rank %u still communicates with it%s", cause,
-        lines.has_began ? "ended with code 0" : "has closed its connections",
-        failed->lrank, more);
-    return ends->code;
-}
-
-/* Did a rank of another node begin? Its agent tells that, and the coordinator us. */
-static int is_far(const struct task_ends *ends)
-{
-    return ends->node && crystal_node_cause_is_far(ends->node);
+    return stage_cause_find(ends->node, service_code, ends->has_far, ends->list,
+                            ends->count);
 }
 
 int task_ends_check(struct task_ends *ends, struct crystal_error *err)
 {
-    struct task_lines lines = read_lines(ends, UINT32_MAX, &ends->step);
+    struct stage_cause cause;
+    int wait_ms, have_all;
 
-    if (lines.count >= ends->task_count || !lines.failed.code)
+    read_lines(ends);
+    have_all = ends->count >= ends->task_count;
+    cause = find_cause(ends, 0);
+    if (cause.kind == STAGE_CAUSE_NONE || (have_all && !ends->has_far))
         return 0;
     if (!ends->failed_ms)
         ends->failed_ms = now_ms();
-    if (now_ms() - ends->failed_ms < (is_far(ends) ? CAUSE_MS : GRACE_MS))
+    wait_ms = stage_cause_wait_ms(&cause);
+    if (now_ms() - ends->failed_ms < (uint64_t)(wait_ms ? wait_ms : GRACE_MS))
         return 0;
-    (void)tell(ends, &lines.failed, " while others run on, ending their communication",
-               err);
+    ends->code = stage_cause_text(
+        &cause, have_all ? "" : " while others run on, ending their communication",
+        err);
     return -err->code;
 }
 
 int task_ends_explain(struct task_ends *ends, int code, struct crystal_error *err)
 {
-    uint32_t cause = crystal_node_cause(ends->node, UINT32_MAX);
-    struct task_lines lines;
+    struct stage_cause cause;
 
-    lines = read_lines(ends, cause, &ends->step);
-    if (cause == UINT32_MAX && !is_far(ends)) {
-        if (lines.failed.code)
-            (void)tell(ends, &lines.failed, "", err);
-        return code;
-    }
-    if (lines.has_began && lines.began.code) {
-        (void)tell(ends, &lines.began, "", err);
-        return code;
-    }
+    read_lines(ends);
+    cause = find_cause(ends, code);
     if (!ends->broken_ms)
         ends->broken_ms = now_ms();
-    if (now_ms() - ends->broken_ms < CAUSE_MS)
+    if (now_ms() - ends->broken_ms < (uint64_t)stage_cause_wait_ms(&cause))
         return 0;
-    if (lines.failed.code)
-        (void)tell(ends, &lines.failed, "", err);
+    ends->code = stage_cause_text(&cause, "", err);
     return code;
 }
 
 int task_ends_result(struct task_ends *ends, struct crystal_error *err)
 {
-    struct task_lines lines = read_lines(ends, UINT32_MAX, NULL);
+    struct stage_cause cause;
 
-    return lines.failed.code && !is_far(ends) ? tell(ends, &lines.failed, "", err) : 0;
+    read_lines(ends);
+    cause = find_cause(ends, 0);
+    if (cause.kind == STAGE_CAUSE_NONE || cause.kind == STAGE_CAUSE_FAR)
+        return 0;
+    return ends->code = stage_cause_text(&cause, "", err);
 }
 
 static int write_code(int fd, int code, int is_own)
@@ -196,11 +155,10 @@ static void cancel_step(uint32_t step)
 
 int task_ends_finish(struct task_ends *ends)
 {
-    struct task_lines lines = read_lines(ends, UINT32_MAX, &ends->step);
-
-    if (lines.count >= ends->task_count)
+    read_lines(ends);
+    if (ends->count >= ends->task_count)
         return 1;
-    if (!lines.failed.code)
+    if (find_cause(ends, 0).kind == STAGE_CAUSE_NONE)
         return 0;
     if (!ends->finish_ms)
         ends->finish_ms = now_ms();

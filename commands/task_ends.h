@@ -5,16 +5,18 @@
 #ifndef CRYSTAL_TASK_ENDS_H
 #define CRYSTAL_TASK_ENDS_H
 
-#include "replay/node.h"
-#include "runtime/error.h"
+#include "commands/stage_cause.h"
 
 #include <limits.h>
 #include <stdint.h>
 
 struct task_ends {
     char path[PATH_MAX];
-    uint32_t task_count;       /* of this node */
-    struct crystal_node *node; /* whose roll says who began; borrowed */
+    uint32_t task_count;             /* of this node */
+    int has_far;                     /* tasks run on other nodes, too */
+    struct crystal_launch_end *list; /* [task_count], as they came; owned */
+    uint32_t count;                  /* of list, when last read */
+    struct crystal_node *node;       /* whose roll says who began; borrowed */
     uint64_t broken_ms; /* when the service was first seen to fail; 0: it has not */
     uint64_t failed_ms; /* when a failed task was first seen; 0: none */
     uint64_t finish_ms; /* when the agent failed; 0: it has not */

@@ -253,7 +253,8 @@ static bool coll_tell(struct crystal_driver *d, struct dr_comm *dc,
     return true;
 }
 
-/* Tells the timeline, here and elsewhere, of a rank of this node. */
+/* Tells the timeline, here and elsewhere, of a rank of this node. The slot is
+ * described. */
 static int coll_arrive(struct crystal_driver *d, struct dr_comm *dc,
                        const struct crystal_board_slot *slot, uint64_t seq,
                        uint32_t crank, uint64_t arrive_ns)
@@ -263,15 +264,13 @@ static int coll_arrive(struct crystal_driver *d, struct dr_comm *dc,
                                           .kind = CRYSTAL_FAR_COLLECTIVE,
                                           .from = crank,
                                           .seq = seq,
+                                          .func = slot->func,
+                                          .dtype = slot->dtype,
+                                          .root = slot->root,
+                                          .count = slot->count,
                                           .time_ns = dr_job_ns(d, arrive_ns)};
     struct crystal_error err = {0};
 
-    if (atomic_load_explicit(&slot->described, memory_order_acquire)) {
-        arrival.func = slot->func;
-        arrival.dtype = slot->dtype;
-        arrival.root = slot->root;
-        arrival.count = slot->count;
-    }
     dr_far_tell(d, &arrival);
     if (!crystal_timeline_feed(d->timeline, arrival.graph_comm, seq, crank,
                                arrival.time_ns, &err))
@@ -288,6 +287,7 @@ static uint32_t coll_feed(struct crystal_driver *d, struct dr_comm *dc,
     struct crystal_board_cell *cells = crystal_board_cells(d->board, dc->entry, slot);
     uint8_t *fed = dc->is_fed + (seq % CRYSTAL_BOARD_SLOTS) * dc->real_count;
     bool is_inside = dc->is_timed && seq >= dc->before && !d->is_free;
+    bool is_described = atomic_load_explicit(&slot->described, memory_order_acquire);
     uint32_t count = 0;
 
     *ret_missing = 0;
@@ -301,7 +301,7 @@ static uint32_t coll_feed(struct crystal_driver *d, struct dr_comm *dc,
             continue;
         if (!arrive_ns) /* it may have ended without a message of its own */
             arrive_ns = end_ns;
-        if (!arrive_ns) {
+        if (!arrive_ns || !is_described) { /* other nodes compare what it is */
             ++*ret_missing;
             continue;
         }

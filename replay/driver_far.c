@@ -5,6 +5,8 @@
 
 #include "replay/driver_internal.h"
 
+#include "runtime/nccl_names.h"
+
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -69,8 +71,22 @@ bool dr_far_is_missing(const struct dr_comm *dc, uint64_t seq)
     return false;
 }
 
+/* The first rank of this node that has come to the slot; who described it said the same
+ * as the others, or the job is stopped. */
+static uint32_t who_came(struct crystal_driver *d, const struct dr_comm *dc,
+                         struct crystal_board_slot *slot)
+{
+    struct crystal_board_cell *cells = crystal_board_cells(d->board, dc->entry, slot);
+    uint32_t i = 0;
+
+    while (i + 1 < dc->real_count && !atomic_load(&cells[dc->real[i]].arrive_ns) &&
+           !atomic_load(&cells[dc->real[i]].end_ns))
+        i++;
+    return dc->real_count ? dc->members[dc->real[i]] : UINT32_MAX;
+}
+
 void dr_far_compare(struct crystal_driver *d, struct dr_comm *dc,
-                    const struct crystal_board_slot *slot, uint64_t seq)
+                    struct crystal_board_slot *slot, uint64_t seq)
 {
     struct crystal_far_arrival *told;
     struct crystal_error err;
@@ -81,19 +97,17 @@ void dr_far_compare(struct crystal_driver *d, struct dr_comm *dc,
     if (told->kind != CRYSTAL_FAR_COLLECTIVE || told->seq != seq)
         return;
     told->kind = 0;
-    if (!told->func)
-        return;
-    if (told->func == slot->func && told->dtype == slot->dtype &&
-        told->root == slot->root && told->count == slot->count)
+    if (!told->func || (told->func == slot->func && told->dtype == slot->dtype &&
+                        told->root == slot->root && told->count == slot->count))
         return;
     (void)crystal_error_set(
         &err, EPROTO,
-        "communicator '%s', operation %llu: rank %u calls function %u of %llu elements "
-        "(type %u, root %u), a sandbox rank of another node function %u of %llu (type "
-        "%u, root %u)",
-        dc->entry->name, (unsigned long long)seq, told->from, told->func,
-        (unsigned long long)told->count, told->dtype, told->root, slot->func,
-        (unsigned long long)slot->count, slot->dtype, slot->root);
+        "communicator '%s', operation %llu: rank %u calls %s of %llu elements (type "
+        "%u, root %u), rank %u of another node %s of %llu (type %u, root %u)",
+        dc->entry->name, (unsigned long long)seq, who_came(d, dc, slot),
+        crystal_func_name(slot->func), (unsigned long long)slot->count, slot->dtype,
+        slot->root, dc->members[told->from], crystal_func_name(told->func),
+        (unsigned long long)told->count, told->dtype, told->root);
     dr_fail(d, &err);
 }
 
@@ -160,12 +174,17 @@ static struct dr_comm *comm_of(struct crystal_driver *d, uint64_t comm_id)
 
 static void note(struct dr_comm *dc, const struct crystal_far_arrival *a)
 {
+    uint32_t i = 0;
+
     if (!dc || a->kind != CRYSTAL_FAR_COLLECTIVE)
         return;
+    while (i < dc->far_count && dc->far[i] != a->from)
+        i++;
+    if (i == dc->far_count)
+        return; /* no member that runs there */
     dc->told[a->seq % CRYSTAL_BOARD_SLOTS] = *a;
-    for (uint32_t i = 0; i < dc->far_count; i++)
-        if (dc->far[i] == a->from && dc->far_next[i] <= a->seq)
-            dc->far_next[i] = a->seq + 1;
+    if (dc->far_next[i] <= a->seq)
+        dc->far_next[i] = a->seq + 1;
 }
 
 static void on_arrival(struct crystal_driver *d, const struct crystal_far_arrival *a)

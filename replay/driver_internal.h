@@ -118,7 +118,7 @@ void dr_far_fini(struct crystal_driver *d);
 void dr_far_tell(struct crystal_driver *d, struct crystal_far_arrival *arrival);
 /* Fails where another node's rank calls something else. */
 void dr_far_compare(struct crystal_driver *d, struct dr_comm *dc,
-                    const struct crystal_board_slot *slot, uint64_t seq);
+                    struct crystal_board_slot *slot, uint64_t seq);
 /* Whether ranks of other nodes have yet to arrive. */
 bool dr_far_is_missing(const struct dr_comm *dc, uint64_t seq);
 /* Which communicators have a member here. */

@@ -339,11 +339,14 @@ int crystal_net_comm_set(struct crystal_net_comm *comm, uint32_t nranks, uint32_
 void crystal_net_note(const struct crystal_net_comm *comm, enum crystal_roll_kind kind,
                       uint32_t crank)
 {
-    const struct crystal_net_module *module = comm->module;
+    struct crystal_net_module *module = comm->module;
 
-    if (module->board)
-        crystal_roll_write(crystal_board_directory(module->board), kind, module->lrank,
-                           comm->comm_id, crank);
+    if (!module->board)
+        return;
+    if (kind == CRYSTAL_ROLL_PARTED)
+        (void)crystal_net_abort_check(module); /* then that is why */
+    crystal_roll_write(crystal_board_directory(module->board), kind, module->lrank,
+                       comm->comm_id, crank);
 }
 
 /* What it knows from the board. */
@@ -477,8 +480,11 @@ int crystal_net_abort_check(struct crystal_net_module *module)
     if (!module->head ||
         !atomic_load_explicit(&module->head->abort_flag, memory_order_acquire))
         return 0;
-    if (!atomic_exchange(&module->abort_told, 1))
+    if (!atomic_exchange(&module->abort_told, 1)) {
+        crystal_roll_write(crystal_board_directory(module->board), CRYSTAL_ROLL_STOPPED,
+                           module->lrank, 0, 0);
         crystal_log(CRYSTAL_LOG_ERROR, "net", "%.*s",
                     (int)sizeof module->head->abort_text, module->head->abort_text);
+    }
     return -ECANCELED;
 }

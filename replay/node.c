@@ -261,16 +261,19 @@ int crystal_node_status(struct crystal_node *node, struct crystal_error *err)
 {
     const struct crystal_board_header *head = crystal_board_header(node->board);
     char text[sizeof head->abort_text];
-    struct crystal_error lost = {0};
-    int result = crystal_proxy_status(node->proxy, err);
+    struct crystal_error proxy = {0}, lost = {0};
 
-    if (!result && crystal_links_status(node->far.links, &lost))
+    if (crystal_links_status(node->far.links, &lost))
         crystal_node_abort(node, crystal_error_text(&lost));
-    if (result || !atomic_load_explicit(&head->abort_flag, memory_order_acquire))
-        return result;
+    if (!atomic_load_explicit(&head->abort_flag, memory_order_acquire))
+        return 0;
+    (void)crystal_proxy_status(node->proxy, &proxy);
     memcpy(text, head->abort_text, sizeof text);
     text[sizeof text - 1] = '\0';
-    return crystal_error_set(err, ECANCELED, "%s", text);
+    /* the board has what was the first */
+    return crystal_error_set(
+        err, strncmp(text, proxy.text, strlen(text)) == 0 ? proxy.code : ECANCELED,
+        "%s", text);
 }
 
 void crystal_node_ended(struct crystal_node *node, uint32_t lrank)
@@ -294,14 +297,14 @@ void crystal_node_abort(struct crystal_node *node, const char *sentence)
     crystal_board_abort(node->board, "%s", sentence);
 }
 
-int crystal_node_cause_is_far(struct crystal_node *node)
+struct crystal_roll_cause crystal_node_cause(struct crystal_node *node)
 {
-    return node->far.links && crystal_roll_saw_stranger(node->roll);
+    return crystal_roll_cause(node->roll);
 }
 
-uint32_t crystal_node_cause(struct crystal_node *node, uint32_t lrank)
+int crystal_node_has_seen(struct crystal_node *node, uint32_t lrank)
 {
-    return crystal_roll_cause(node->roll, lrank);
+    return crystal_roll_has_seen(node->roll, lrank);
 }
 
 int crystal_node_is_done(struct crystal_node *node)

@@ -5,6 +5,7 @@
 #ifndef CRYSTAL_NODE_H
 #define CRYSTAL_NODE_H
 
+#include "replay/roll.h"
 #include "runtime/coord_client.h"
 #include "runtime/error.h"
 #include "runtime/layout.h"
@@ -49,7 +50,8 @@ int crystal_node_group(struct crystal_node *node, uint32_t nranks,
 /* The service's directory, path of the board in it for CRYSTAL_BOARD; borrowed. */
 const char *crystal_node_directory(const struct crystal_node *node);
 const char *crystal_node_board_path(const struct crystal_node *node);
-/* The first failure of proxy, timeline or plugins since create; 0 if none. */
+/* The first failure of proxy, timeline or plugins since create; 0 if none. -ECONNRESET:
+ * a rank is gone, so that its end is the cause, where it is known. */
 int crystal_node_status(struct crystal_node *node, struct crystal_error *err);
 /* Whoever has started the sandbox rank says that it has ended. */
 void crystal_node_ended(struct crystal_node *node, uint32_t lrank);
@@ -60,11 +62,10 @@ int crystal_node_look(struct crystal_node *node, char *notice, size_t notice_byt
 int crystal_node_has_joined(struct crystal_node *node, uint32_t lrank);
 /* Ends all communication of the sandbox ranks, with this sentence. */
 void crystal_node_abort(struct crystal_node *node, const char *sentence);
-/* The sandbox rank whose end began that of lrank (UINT32_MAX: that of whoever was the
- * first), see crystal_roll_cause. */
-uint32_t crystal_node_cause(struct crystal_node *node, uint32_t lrank);
-/* Whether it may be a rank of another node, see crystal_roll_saw_stranger. */
-int crystal_node_cause_is_far(struct crystal_node *node);
+/* What began the ends that the ranks of this node have seen, see crystal_roll_cause. */
+struct crystal_roll_cause crystal_node_cause(struct crystal_node *node);
+/* 1: this rank saw another's end, or the job stopped, before its own. */
+int crystal_node_has_seen(struct crystal_node *node, uint32_t lrank);
 /* Writes what is known of this run to path (by a temporary name, mode 0600) as YAML.
  * Keys: version (1), mode (immediate or timed), logical_ranks, sandbox_ranks, nodes
  * (that run them; each writes what it has met), timeline (setup, follows, finished or

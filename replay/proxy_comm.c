@@ -483,23 +483,40 @@ void proxy_comm_close_if_done(struct proxy_comm *comm)
     crystal_log(CRYSTAL_LOG_DEBUG, "proxy", "communicator '%s': closed", comm->name);
 }
 
-void proxy_comm_fail(struct proxy_comm *comm, const char *format, ...)
+static void fail(struct proxy_comm *comm, int code, const char *format, va_list args)
+    __attribute__((format(printf, 3, 0)));
+static void fail(struct proxy_comm *comm, int code, const char *format, va_list args)
 {
     struct crystal_proxy *proxy = comm->proxy;
     char text[CRYSTAL_ERROR_TEXT_BYTES];
-    va_list arguments;
 
     if (comm->is_failed || proxy->is_stopping)
         return;
     comm->is_failed = true;
-    va_start(arguments, format);
-    (void)vsnprintf(text, sizeof text, format, arguments); /* cut where too long */
-    va_end(arguments);
+    (void)vsnprintf(text, sizeof text, format, args); /* cut where too long */
     if (!proxy->failure.code)
-        (void)crystal_error_set(&proxy->failure, EPROTO,
+        (void)crystal_error_set(&proxy->failure, code,
                                 "communicator '%s' (%u of %u "
                                 "ranks real): %s",
                                 comm->name, comm->real_count, comm->nranks, text);
     crystal_board_abort(proxy->board, "%s", proxy->failure.text);
     close_connections(comm);
+}
+
+void proxy_comm_fail(struct proxy_comm *comm, const char *format, ...)
+{
+    va_list args;
+
+    va_start(args, format);
+    fail(comm, EPROTO, format, args);
+    va_end(args);
+}
+
+void proxy_comm_lose(struct proxy_comm *comm, const char *format, ...)
+{
+    va_list args;
+
+    va_start(args, format);
+    fail(comm, ECONNRESET, format, args);
+    va_end(args);
 }

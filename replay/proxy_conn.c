@@ -232,7 +232,7 @@ void proxy_conn_broke(struct proxy_conn *conn, int code)
             proxy_link_eof(conn);
             return;
         }
-        proxy_comm_fail(comm,
+        proxy_comm_lose(comm,
                         "cannot connect to the next rank of virtual rank %u: %s; "
                         "see that rank's log",
                         conn->crank, strerror(code));
@@ -240,7 +240,7 @@ void proxy_conn_broke(struct proxy_conn *conn, int code)
     case PROXY_CONN_ATROOT:
         if ((conn->out.begin != conn->out.end || conn->connecting) &&
             proxy_root_is_missed(comm))
-            proxy_comm_fail(comm,
+            proxy_comm_lose(comm,
                             "cannot check virtual rank %u in at the root of real rank "
                             "0: %s; see that rank's log",
                             conn->crank, strerror(code));
@@ -262,7 +262,7 @@ void proxy_conn_broke(struct proxy_conn *conn, int code)
                             comm->owner, strerror(code));
         break;
     case PROXY_CONN_ONCE:
-        proxy_comm_fail(comm, "a real rank does not answer: %s; see the ranks' logs",
+        proxy_comm_lose(comm, "a real rank does not answer: %s; see the ranks' logs",
                         strerror(code));
         break;
     default: /* a stranger, or a peer that has nothing more to say */
@@ -339,7 +339,7 @@ struct proxy_conn *proxy_dial(struct proxy_comm *comm, enum proxy_conn_kind kind
         (void)close(fd);
         if (kind == PROXY_CONN_ATROOT && !proxy_root_is_missed(comm))
             return NULL;
-        proxy_comm_fail(comm, "cannot connect to %s: %s; see the ranks' logs",
+        proxy_comm_lose(comm, "cannot connect to %s: %s; see the ranks' logs",
                         proxy_address_text(address, text, sizeof text), strerror(code));
         return NULL;
     }

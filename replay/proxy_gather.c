@@ -354,7 +354,7 @@ void proxy_link_eof(struct proxy_conn *conn)
     if (!is_between || comm->gather_next < PROXY_GATHER_KINDS ||
         (link->in_count && link->in_gather != comm->gather_next) ||
         (link->out_count && link->out_gather != comm->gather_next)) {
-        proxy_comm_fail(
+        proxy_comm_lose(
             comm,
             "logical rank %u (rank %u) left in all-gather %u of its set-up; "
             "see that rank's log",

@@ -268,6 +268,9 @@ bool proxy_comm_is_virtual(const struct proxy_comm *comm, uint32_t crank);
 /* Ends the communicator with a sentence, the node's status and the board with it. */
 void proxy_comm_fail(struct proxy_comm *comm, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
+/* The same with ECONNRESET: a real rank is gone, whose own end says more. */
+void proxy_comm_lose(struct proxy_comm *comm, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
 /* The link on that side of a real member; NULL where its neighbour is real. */
 struct proxy_link *proxy_comm_link(struct proxy_comm *comm, uint32_t real,
                                    bool is_next);

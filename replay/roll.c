@@ -152,63 +152,89 @@ uint32_t crystal_roll_member(const struct crystal_roll *roll, uint64_t comm_id,
     return UINT32_MAX;
 }
 
-/* Whose end lrank (UINT32_MAX: anybody) saw first; *ret_ns when. UINT32_MAX: none of
- * this node. */
-static uint32_t first_parted(const struct crystal_roll *roll, uint32_t lrank,
-                             uint64_t *ret_ns)
+/* Has this record's rank seen something end in it? Its own end on another connection is
+ * none. */
+static int is_sight(const struct crystal_roll *roll,
+                    const struct crystal_roll_record *r)
 {
-    uint32_t found = UINT32_MAX;
+    return r->kind == CRYSTAL_ROLL_STOPPED ||
+           (r->kind == CRYSTAL_ROLL_PARTED &&
+            crystal_roll_member(roll, r->comm_id, r->crank) != r->lrank);
+}
 
-    *ret_ns = UINT64_MAX;
+/* What lrank (UINT32_MAX: anybody) saw first, before that time; NULL: nothing. */
+static const struct crystal_roll_record *first_sight(const struct crystal_roll *roll,
+                                                     uint32_t lrank, uint64_t before_ns)
+{
+    const struct crystal_roll_record *found = NULL;
+
     for (uint32_t i = 0; i < roll->count; i++) {
         const struct crystal_roll_record *r = &roll->records[i];
-        uint32_t who;
 
-        if (r->kind != CRYSTAL_ROLL_PARTED || r->time_ns >= *ret_ns ||
-            (r->lrank != lrank && lrank != UINT32_MAX))
+        if ((r->lrank != lrank && lrank != UINT32_MAX) || !is_sight(roll, r) ||
+            r->time_ns >= before_ns)
             continue;
-        who = crystal_roll_member(roll, r->comm_id, r->crank);
-        if (who == UINT32_MAX || who == r->lrank)
-            continue;
-        found = who;
-        *ret_ns = r->time_ns;
+        found = r;
+        before_ns = r->time_ns;
     }
     return found;
 }
 
-uint32_t crystal_roll_cause(struct crystal_roll *roll, uint32_t lrank)
+/* What led to this sight; *ret_ns when that was seen. */
+static struct crystal_roll_cause cause_of(const struct crystal_roll *roll,
+                                          const struct crystal_roll_record *sight,
+                                          uint64_t *ret_ns)
 {
-    uint64_t before_ns = UINT64_MAX, seen_ns;
-    uint32_t next;
+    struct crystal_roll_cause cause = {CRYSTAL_FIRST_STOP, UINT32_MAX};
 
-    read_on(roll);
-    if (first_parted(roll, lrank, &seen_ns) == UINT32_MAX) {
-        next = first_parted(roll, UINT32_MAX, &seen_ns);
-        if (next == UINT32_MAX)
-            return lrank;
-        before_ns = seen_ns;
-        lrank = next;
-    }
     for (;;) {
-        next = first_parted(roll, lrank, &seen_ns);
+        const struct crystal_roll_record *before;
 
+        *ret_ns = sight->time_ns;
+        if (sight->kind == CRYSTAL_ROLL_STOPPED)
+            return cause;
+        cause.lrank = crystal_roll_member(roll, sight->comm_id, sight->crank);
+        cause.first =
+            cause.lrank == UINT32_MAX ? CRYSTAL_FIRST_STRANGER : CRYSTAL_FIRST_RANK;
+        if (cause.first == CRYSTAL_FIRST_STRANGER)
+            return cause;
         /* what it saw later than it was seen to end is a consequence */
-        if (next == UINT32_MAX || seen_ns >= before_ns)
-            return lrank;
-        before_ns = seen_ns;
-        lrank = next;
+        before = first_sight(roll, cause.lrank, sight->time_ns);
+        if (!before)
+            return cause;
+        sight = before;
+        cause = (struct crystal_roll_cause){CRYSTAL_FIRST_STOP, UINT32_MAX};
     }
 }
 
-int crystal_roll_saw_stranger(struct crystal_roll *roll)
+struct crystal_roll_cause crystal_roll_cause(struct crystal_roll *roll)
+{
+    struct crystal_roll_cause best = {CRYSTAL_FIRST_NONE, UINT32_MAX};
+    const struct crystal_roll_record *first;
+    uint64_t best_ns = UINT64_MAX, seen_ns;
+
+    read_on(roll);
+    first = first_sight(roll, UINT32_MAX, UINT64_MAX);
+    if (first)
+        best = cause_of(roll, first, &seen_ns);
+    if (best.first == CRYSTAL_FIRST_RANK)
+        best_ns = seen_ns;
+    for (uint32_t i = 0; i < roll->count; i++) {
+        struct crystal_roll_cause cause;
+
+        if (!is_sight(roll, &roll->records[i]))
+            continue;
+        cause = cause_of(roll, &roll->records[i], &seen_ns);
+        if (cause.first != CRYSTAL_FIRST_RANK || seen_ns >= best_ns)
+            continue;
+        best = cause;
+        best_ns = seen_ns;
+    }
+    return best;
+}
+
+int crystal_roll_has_seen(struct crystal_roll *roll, uint32_t lrank)
 {
     read_on(roll);
-    for (uint32_t i = 0; i < roll->count; i++) {
-        const struct crystal_roll_record *r = &roll->records[i];
-
-        if (r->kind == CRYSTAL_ROLL_PARTED &&
-            crystal_roll_member(roll, r->comm_id, r->crank) == UINT32_MAX)
-            return 1;
-    }
-    return 0;
+    return first_sight(roll, lrank, UINT64_MAX) != NULL;
 }

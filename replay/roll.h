@@ -6,7 +6,8 @@
  * A file "roll" of mode 0600 in the board's directory, made by the agent. Whoever hosts
  * a rank's connections (the net plugin, hostccl) appends records, each with one write;
  * best effort, in vain where the agent or the room for it is gone. Times are
- * CLOCK_MONOTONIC ns of the node. Frozen: version 1.
+ * CLOCK_MONOTONIC ns of the node. Frozen: version 1; a reader skips kinds that it does
+ * not know.
  */
 #ifndef CRYSTAL_ROLL_H
 #define CRYSTAL_ROLL_H
@@ -18,10 +19,12 @@
 #define CRYSTAL_ROLL_MAGIC 0x314c4c52U /* "RLL1": the version is in it */
 
 enum crystal_roll_kind {
-    CRYSTAL_ROLL_JOINED = 1, /* the process is `crank` of the communicator */
-    CRYSTAL_ROLL_PARTED = 2, /* it has seen the end of `crank` while it needed it */
-    CRYSTAL_ROLL_WAITS = 3,  /* a transfer with `crank` has not moved for 3 s */
-    CRYSTAL_ROLL_WENT_ON = 4 /* it has, and no other with `crank` waits so */
+    CRYSTAL_ROLL_JOINED = 1,  /* the process is `crank` of the communicator */
+    CRYSTAL_ROLL_PARTED = 2,  /* it has seen the end of `crank` while it needed it */
+    CRYSTAL_ROLL_WAITS = 3,   /* a transfer with `crank` has not moved for 3 s */
+    CRYSTAL_ROLL_WENT_ON = 4, /* it has, and no other with `crank` waits so */
+    CRYSTAL_ROLL_STOPPED = 5  /* it has seen that the job is stopped (board.h: abort);
+                                 comm_id and crank are 0 */
 };
 
 struct crystal_roll_record {
@@ -58,13 +61,25 @@ int crystal_roll_has_joined(struct crystal_roll *roll, uint32_t lrank);
 uint32_t crystal_roll_member(const struct crystal_roll *roll, uint64_t comm_id,
                              uint32_t crank);
 
-/* The rank whose end began that of lrank, as far as this node knows: lrank saw the end
- * of one, that one the end of another before, and so on. Where it saw none (others may
- * have stopped the job), the rank whose end was seen before all others; lrank itself
- * where nobody saw any. Reads what was written since. */
-uint32_t crystal_roll_cause(struct crystal_roll *roll, uint32_t lrank);
-/* Whether a rank has seen the end of one that no process of this node is: another
- * node's agent may know why. Reads what was written since. */
-int crystal_roll_saw_stranger(struct crystal_roll *roll);
+/* What began the ends that ranks have seen. A rank that saw another one end, or the job
+ * stopped, before it was itself seen to end, died of that; so on from one to the next.
+ */
+enum crystal_roll_first {
+    CRYSTAL_FIRST_NONE = 0, /* nobody has seen anything */
+    CRYSTAL_FIRST_RANK,     /* lrank ended, and has seen nothing before */
+    CRYSTAL_FIRST_STRANGER, /* one that no process of this node is: another node's
+                               agent may know it */
+    CRYSTAL_FIRST_STOP      /* the job was stopped: whoever did that says why */
+};
+struct crystal_roll_cause {
+    enum crystal_roll_first first;
+    uint32_t lrank; /* RANK only, else UINT32_MAX */
+};
+/* A rank of this node where one is known, else what the first record of all led to.
+ * Reads what was written since. */
+struct crystal_roll_cause crystal_roll_cause(struct crystal_roll *roll);
+/* 1: this rank has seen another's end or the job stopped. Reads what was written since.
+ */
+int crystal_roll_has_seen(struct crystal_roll *roll, uint32_t lrank);
 
 #endif

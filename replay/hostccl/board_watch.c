@@ -9,6 +9,7 @@
 
 #include <errno.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -18,9 +19,26 @@ static struct {
     pthread_mutex_t lock;
     struct crystal_board *board; /* under lock until is_watched */
     bool is_watched;
-    bool is_told; /* the service thread's */
+    bool is_told;         /* the service thread's */
+    atomic_bool is_noted; /* the abort, on the roll */
     void (*on_abort)(void);
 } watch = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+/* On the roll beside the board. */
+static void note(enum crystal_roll_kind kind, uint64_t comm_id, uint32_t crank)
+{
+    const char *path = getenv(CRYSTAL_ENV_BOARD), *lrank = getenv(CRYSTAL_ENV_LRANK);
+    const char *slash = path ? strrchr(path, '/') : NULL;
+    char directory[4096], *end;
+    unsigned long value = lrank ? strtoul(lrank, &end, 10) : 0;
+
+    if (!slash || !lrank || !*lrank || *end || value >= UINT32_MAX ||
+        (size_t)(slash - path) >= sizeof directory)
+        return;
+    memcpy(directory, path, (size_t)(slash - path));
+    directory[slash - path] = 0;
+    crystal_roll_write(directory, kind, (uint32_t)value, comm_id, crank);
+}
 
 static bool look(struct crystal_error *err)
 {
@@ -28,6 +46,8 @@ static bool look(struct crystal_error *err)
 
     if (!atomic_load_explicit(&head->abort_flag, memory_order_acquire))
         return false;
+    if (!atomic_exchange(&watch.is_noted, true))
+        note(CRYSTAL_ROLL_STOPPED, 0, 0);
     (void)crystal_error_set(err, ECONNABORTED, "the job was stopped: %.*s",
                             (int)sizeof head->abort_text, head->abort_text);
     return true;
@@ -69,15 +89,6 @@ bool hostccl_board_is_aborted(struct crystal_error *err)
 
 void hostccl_board_note(enum crystal_roll_kind kind, uint64_t comm_id, uint32_t crank)
 {
-    const char *path = getenv(CRYSTAL_ENV_BOARD), *lrank = getenv(CRYSTAL_ENV_LRANK);
-    const char *slash = path ? strrchr(path, '/') : NULL;
-    char directory[4096], *end;
-    unsigned long value = lrank ? strtoul(lrank, &end, 10) : 0;
-
-    if (!slash || !lrank || !*lrank || *end || value >= UINT32_MAX ||
-        (size_t)(slash - path) >= sizeof directory)
-        return;
-    memcpy(directory, path, (size_t)(slash - path));
-    directory[slash - path] = 0;
-    crystal_roll_write(directory, kind, (uint32_t)value, comm_id, crank);
+    (void)hostccl_board_is_aborted(NULL); /* then that is why */
+    note(kind, comm_id, crank);
 }

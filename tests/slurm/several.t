@@ -35,7 +35,11 @@ nothing_left "two nodes: nothing is left"
 cat >where <<SCRIPT
 #!/bin/sh
 echo "\$SLURMD_NODENAME \$RANK \$SLURM_NODEID \$SLURM_LOCALID" >where.\$RANK
-exec $exact
+[ "\$RANK" = "\${LASTING:-none}" ] || exec $exact
+$exact
+code=\$?
+sleep 7
+exit \$code
 SCRIPT
 chmod +x where
 run srun "${crystal[@]}" "${apart[@]}" -J two --crystal-stages=emulate "$exact"
@@ -61,9 +65,14 @@ run env EXACT_FAIL="13 exit" srun "${crystal[@]}" "${apart[@]}" -J two --crystal
 is "a rank of the second node exits: exit code" "$code" 7
 is "a rank of the second node exits: one sentence" "$(sentences)" 1
 nothing_left "a rank of the second node exits: nothing is left"
-run env EXACT_FAIL="2 kill" srun "${crystal[@]}" "${apart[@]}" -J two --crystal-stages=emulate "$exact"
+# All tasks of its node end; one of the other node lasts longer than that node's agent
+# waits for a reason before it tells of those that died of the first.
+run env EXACT_FAIL="2 kill" LASTING=13 \
+    srun "${crystal[@]}" "${apart[@]}" -J where --crystal-stages=emulate ./where
 is "a rank of the first node is killed: exit code" "$code" 137
 is "a rank of the first node is killed: one sentence" "$(sentences)" 1
+has "a rank of the first node is killed: which" "$err" \
+    "crystal: emulate: rank 2 was ended by signal 9 (Killed)"
 nothing_left "a rank of the first node is killed: nothing is left"
 
 agents() { # NODE: process ids of its agent
