@@ -2,6 +2,7 @@
  * every rank that gets one.
  *
  * usage: exactprog [--iterations I] [--elements E] [--per-node P] [--split]
+ *                  [--shares sent|left-out|moving]
  *                  [--fail-rank R --fail kill|exit|hang|other]
  *
  * Ranks, library and ids as in nccl_program.h. Groups: the world, the ranks of each
@@ -9,6 +10,10 @@
  * made of the world by ncclCommSplit. Sizes are E elements and a few that do not
  * divide. Prints "rank R exact C" with the number of results that were compared, or
  * says which one is wrong and ends with 1.
+ * --shares: an all-to-all of the world more, whose shares are 0, E / 2 or E elements.
+ * Where nothing goes, "sent" sends and receives nothing, "left-out" makes no call, as
+ * PyTorch's NCCL backend does; "moving" neither, and who gets nothing is another one in
+ * each iteration.
  * --fail: in iteration 1 rank R dies of SIGKILL, exits with code 7, sleeps for ever, or
  * calls another operation than the others. EXACT_FAIL="R how" in the environment says
  * the same, for a job that has been captured with other arguments.
@@ -27,9 +32,13 @@
 
 static struct options {
     int iterations, elements, per_node, fail_rank, is_split;
-    const char *fail;
-} options = {
-    .iterations = 3, .elements = 1000, .per_node = 4, .fail_rank = -1, .fail = ""};
+    const char *fail, *shares;
+} options = {.iterations = 3,
+             .elements = 1000,
+             .per_node = 4,
+             .fail_rank = -1,
+             .fail = "",
+             .shares = ""};
 
 static struct group world, node, row;
 static ncclStream_t stream;
@@ -163,6 +172,38 @@ static void all_to_all(const struct group *g, int64_t e)
                     value(member(g, k), 300, g->crank * e + i));
 }
 
+/* What goes from one crank to another. */
+static int64_t share(int from, int to, int64_t e)
+{
+    int moved = strcmp(options.shares, "moving") == 0 ? iteration : 0;
+
+    return (from + 2 * to + moved) % 3 * e / 2;
+}
+
+static void uneven(const struct group *g, int64_t e)
+{
+    const int is_sent = strcmp(options.shares, "sent") == 0;
+
+    fill(400, e * g->size);
+    OK(GroupStart());
+    for (int k = 0; k < g->size; k++) {
+        size_t to = (size_t)share(g->crank, k, e), from = (size_t)share(k, g->crank, e);
+
+        if (to || is_sent)
+            OK(Send(in + k * e, to, ncclInt64, k, g->comm, stream));
+        if (from || is_sent)
+            OK(Recv(out + k * e, from, ncclInt64, k, g->comm, stream));
+    }
+    OK(GroupEnd());
+    OK(stream_synchronize(stream));
+    for (int k = 0; k < g->size; k++)
+        for (int64_t i = 0; i < e; i++)
+            compare("uneven all-to-all", k * e + i,
+                    i < share(k, g->crank, e)
+                        ? value(member(g, k), 400, g->crank * e + i)
+                        : -1);
+}
+
 static void everything(const struct group *g, int64_t e)
 {
     all_reduce(g, e);
@@ -223,13 +264,11 @@ static void read_environment(void)
 
 static void parse(int argc, char **argv)
 {
-    static const struct option list[] = {{"iterations", 1, NULL, 'i'},
-                                         {"elements", 1, NULL, 'e'},
-                                         {"per-node", 1, NULL, 'p'},
-                                         {"fail-rank", 1, NULL, 'r'},
-                                         {"fail", 1, NULL, 'f'},
-                                         {"split", 0, NULL, 's'},
-                                         {NULL, 0, NULL, 0}};
+    static const struct option list[] = {
+        {"iterations", 1, NULL, 'i'}, {"elements", 1, NULL, 'e'},
+        {"per-node", 1, NULL, 'p'},   {"fail-rank", 1, NULL, 'r'},
+        {"fail", 1, NULL, 'f'},       {"split", 0, NULL, 's'},
+        {"shares", 1, NULL, 'z'},     {NULL, 0, NULL, 0}};
     int c;
 
     while ((c = getopt_long(argc, argv, "", list, NULL)) >= 0) {
@@ -247,6 +286,8 @@ static void parse(int argc, char **argv)
             options.is_split = 1;
         else if (c == 'f')
             options.fail = optarg;
+        else if (c == 'z')
+            options.shares = optarg;
         else
             die("see the head of exactprog.c");
     }
@@ -270,6 +311,8 @@ int main(int argc, char **argv)
         if (rank == options.fail_rank && iteration == 1)
             fail_here();
         everything(&world, options.elements);
+        if (options.shares[0])
+            uneven(&world, options.elements);
         everything(&row, options.elements + 1);
         everything(&node, options.elements / 2 + 1);
         if (nccl.hint)

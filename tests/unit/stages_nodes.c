@@ -115,6 +115,40 @@ static void nodes_in_the_middle(void)
     nothing_is_left();
 }
 
+/* An all-to-all in which a third of the shares is empty: from real to virtual ranks,
+ * from virtual to real ones, and between the nodes. */
+static void empty_shares(const char *how)
+{
+    char options[64], want[96];
+
+    (void)snprintf(options, sizeof options, "--shares %s", how);
+    prepare("0-3,12-15", "");
+    run_stages(options);
+    CHECK_EQ(finish(start("exec %s emulate --job %s -- %s %s", scrystal, job_dir,
+                          program, options)),
+             0);
+    CHECK_EQ(emulate_on(2, options, ""), 0);
+    CHECK_HAS(output, "agent 0 code 0\nagent 1 code 0\n");
+    for (unsigned i = 0; i < 8; i++) {
+        (void)snprintf(want, sizeof want, "rank %u exact %d\n", apart[i],
+                       RESULTS_OF_3 + 3 * 16000 + (apart[i] % 5 ? 0 : 3000));
+        CHECK_HAS(output, want);
+    }
+    nothing_is_left();
+}
+
+static void empty_shares_that_are_sent(void)
+{
+    own_job("sent");
+    empty_shares("sent");
+}
+
+static void empty_shares_that_are_left_out(void)
+{
+    own_job("out");
+    empty_shares("left-out");
+}
+
 /* Real ranks with virtual ones between them in NCCL's tree, of one node and of several:
  * one above another, and several without any above. */
 static void over_the_tree(void)
@@ -158,6 +192,8 @@ int main(void)
         CHECK_CASE(large_payload),
         CHECK_CASE(three_agents_of_which_two_are_neighbours),
         CHECK_CASE(nodes_in_the_middle),
+        CHECK_CASE(empty_shares_that_are_sent),
+        CHECK_CASE(empty_shares_that_are_left_out),
         CHECK_CASE(over_the_tree),
         CHECK_CASE(long_messages_over_the_tree),
     };
