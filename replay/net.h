@@ -77,6 +77,8 @@ struct crystal_net_comm {
     uint32_t crank;                             /* CRYSTAL_CRANK_UNKNOWN until known */
     _Atomic(struct crystal_board_comm *) board; /* NULL: not on the board (yet) */
     _Atomic int is_plain; /* it was not on the board when its first operation began */
+    _Atomic uint64_t
+        missed_ns; /* since when a connection has missed it there; 0: none */
     struct crystal_ops ops;
     struct crystal_rings *rings; /* with board: places in the rings; owned */
     struct crystal_lines *lines; /* with board: delay lines that end here; owned */

@@ -27,6 +27,7 @@
 #define LISTEN_PENDING 16
 /* A stranger that connects and says nothing is dropped after this time. */
 #define HELLO_LIMIT_NS 10000000000U
+#define BOARD_WAIT_NS  10000000000U
 
 struct pending {
     int fd; /* -1: free */
@@ -174,9 +175,12 @@ static int listener_take(struct crystal_net_listener *l, struct crystal_error *e
 /* 1: the hello is complete and meant for us. */
 static int pending_read(struct crystal_net_listener *l, struct pending *p)
 {
-    ssize_t got =
-        recv(p->fd, (char *)&p->hello + p->got, sizeof p->hello - p->got, MSG_DONTWAIT);
+    ssize_t got;
 
+    if (p->got == sizeof p->hello)
+        return 1; /* it has waited for the board */
+    got =
+        recv(p->fd, (char *)&p->hello + p->got, sizeof p->hello - p->got, MSG_DONTWAIT);
     if (got < 0 && (errno == EAGAIN || errno == EINTR)) {
         if (crystal_now_ns() - p->since_ns < HELLO_LIMIT_NS) {
             crystal_wait_fd(p->fd, POLLIN);
@@ -210,6 +214,22 @@ static struct crystal_net_end *accept_backend(const struct crystal_net_listener 
     return NULL;
 }
 
+/* 0: a virtual rank's connection has to wait for its communicator, which another node
+ * may be about to put on this one's board. For a while; then its end says that it is
+ * not there. */
+static int is_board_ready(struct crystal_net_comm *comm)
+{
+    const uint64_t now_ns = crystal_now_ns();
+    uint64_t since_ns;
+
+    if (crystal_net_comm_resolve(comm, NULL) || !comm->module->board)
+        return 1;
+    since_ns = atomic_load(&comm->missed_ns);
+    if (!since_ns)
+        atomic_store(&comm->missed_ns, since_ns = now_ns);
+    return now_ns - since_ns >= BOARD_WAIT_NS;
+}
+
 int crystal_net_accept(struct crystal_net_listener *l, struct crystal_net_end **ret,
                        struct crystal_error *err)
 {
@@ -221,6 +241,8 @@ int crystal_net_accept(struct crystal_net_listener *l, struct crystal_net_end **
         int fd = p->fd;
 
         if (fd < 0 || !pending_read(l, p))
+            continue;
+        if (p->hello.kind == CRYSTAL_NET_VIRTUAL && !is_board_ready(l->context->comm))
             continue;
         p->fd = -1;
         if (p->hello.kind == CRYSTAL_NET_VIRTUAL) {
@@ -358,6 +380,8 @@ int crystal_net_connect(struct crystal_net_context *context, unsigned nic,
 
     *ret = NULL;
     if (!code && handle->kind == CRYSTAL_NET_VIRTUAL) {
+        if (!is_board_ready(context->comm))
+            return 0;
         *ret = crystal_virtual_end_create(context, 1, handle->crank, err);
         code = *ret ? 0 : -err->code;
     } else if (!code) {

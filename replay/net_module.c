@@ -304,6 +304,7 @@ struct crystal_net_comm *crystal_net_comm_get(struct crystal_net_module *module,
         comm->nranks = 0;
         comm->crank = CRYSTAL_CRANK_UNKNOWN;
         atomic_store(&comm->board, NULL);
+        atomic_store(&comm->missed_ns, 0);
         atomic_store(&comm->is_plain, 0);
     }
     (void)pthread_mutex_unlock(&self.lock);
