@@ -133,6 +133,50 @@ static int build(const char *job_dir, struct crystal_error *err)
     return code;
 }
 
+static uint32_t hint_count(const struct crystal_op *ops, uint64_t begin, uint64_t end)
+{
+    uint32_t count = 0;
+
+    for (uint64_t i = begin; i < end; i++)
+        count += ops[i].kind == CRYSTAL_OP_HINT;
+    return count;
+}
+
+/* A program that says where its iterations end, and yet what was found lies between two
+ * of these places: its iterations are not alike. */
+static int is_part(const struct crystal_graph *g, uint32_t rep)
+{
+    uint32_t mark_count;
+    uint64_t op_count;
+    const uint64_t *marks = crystal_graph_marks(g, rep, &mark_count);
+    const struct crystal_op *ops = crystal_graph_ops(g, rep, &op_count);
+
+    return mark_count > 1 && hint_count(ops, 0, op_count) > 1 &&
+           !hint_count(ops, marks[mark_count - 2], marks[mark_count - 1]);
+}
+
+static void look_at_iterations(const char *job_dir)
+{
+    struct crystal_graph *g = NULL;
+    char path[PATH_MAX];
+    uint32_t rep = 0;
+
+    if (snprintf(path, sizeof path, "%s/job.graph", job_dir) < (int)sizeof path)
+        g = crystal_graph_open(path, NULL);
+    if (!g)
+        return; /* the next stage says why */
+    while (rep < crystal_graph_rep_count(g) && !is_part(g, rep))
+        rep++;
+    if (rep < crystal_graph_rep_count(g))
+        crystal_log(
+            CRYSTAL_LOG_WARNING, "graph",
+            "rank %u calls something else in each iteration (an all-to-all that "
+            "leaves out who gets nothing does), so iteration times mean "
+            "nothing; payloads are right, using a part that repeats",
+            crystal_graph_rep_lrank(g, rep));
+    crystal_graph_close(g);
+}
+
 CRYSTAL_COMMAND(graph)
 {
     struct crystal_error err = {0};
@@ -172,5 +216,6 @@ CRYSTAL_COMMAND(graph)
         crystal_log(CRYSTAL_LOG_ERROR, "graph", "%s", crystal_error_text(&err));
         return CRYSTAL_EXIT_STAGE;
     }
+    look_at_iterations(job_dir);
     return 0;
 }

@@ -33,6 +33,7 @@ static inline void run_stages(const char *options)
                           job_dir, program, options)),
              0);
     CHECK_EQ(finish(start("exec %s graph --job %s", scrystal, job_dir)), 0);
+    CHECK_STR(output, "");
     CHECK_EQ(finish(start("exec %s plan --job %s -- %s --iterations 5 %s", scrystal,
                           job_dir, program, options)),
              0);

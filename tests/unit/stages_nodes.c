@@ -149,6 +149,28 @@ static void empty_shares_that_are_left_out(void)
     empty_shares("left-out");
 }
 
+/* Who gets nothing is another one in each iteration: results are right, and what is not
+ * is said. */
+static void empty_shares_that_move(void)
+{
+    own_job("moving");
+    prepare("0-3,12-15", "");
+    CHECK_EQ(finish(start("exec %s capture --job %s -- %s --iterations 5 --shares "
+                          "moving",
+                          scrystal, job_dir, program)),
+             0);
+    CHECK_EQ(finish(start("exec %s graph --job %s", scrystal, job_dir)), 0);
+    CHECK_HAS(output, "calls something else in each iteration");
+    CHECK_EQ(finish(start("exec %s plan --job %s -- %s --iterations 5 --shares moving",
+                          scrystal, job_dir, program)),
+             0);
+    CHECK_EQ(emulate_on(2, "--shares moving", ""), 0);
+    CHECK_HAS(output, "agent 0 code 0\nagent 1 code 0\n");
+    CHECK_HAS(output, "rank 3 exact 244602\n");
+    CHECK_HAS(output, "rank 15 exact 247602\n");
+    nothing_is_left();
+}
+
 /* Real ranks with virtual ones between them in NCCL's tree, of one node and of several:
  * one above another, and several without any above. */
 static void over_the_tree(void)
@@ -194,6 +216,7 @@ int main(void)
         CHECK_CASE(nodes_in_the_middle),
         CHECK_CASE(empty_shares_that_are_sent),
         CHECK_CASE(empty_shares_that_are_left_out),
+        CHECK_CASE(empty_shares_that_move),
         CHECK_CASE(over_the_tree),
         CHECK_CASE(long_messages_over_the_tree),
     };
