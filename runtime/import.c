@@ -52,6 +52,12 @@ static int trace_error(const char *path, int code, struct crystal_error *err)
             "%s: of PyTorch's ExecutionTraceObserver, which tells no times; give the "
             "profiler's trace of the same step, or what chakra_converter makes of both",
             path);
+    if (code == -ENOTSUP)
+        return crystal_error_set(
+            err, EINVAL,
+            "%s: a collective does not tell its comm_type; convert "
+            "the trace with a chakra_converter that writes it",
+            path);
     if (code == -ELOOP)
         return crystal_error_set(err, ELOOP, "%s: its nodes wait for each other", path);
     if (code == -EPROTO)

@@ -4,9 +4,13 @@
  * github.com/mlcommons/chakra.
  *
  * A node becomes work of a stream. Streams are chains of nodes that depend on each
- * other anyway, so they add no order of their own; a node behind a node of another
- * stream waits for an event that is recorded there. As the host issues all at once, a
- * node begins when the last one before it has ended.
+ * other anyway, so they add no order of their own, up to IMPORT_STREAMS_MAX; a node
+ * behind a node of another stream waits for an event that is recorded there. As the
+ * host issues all at once, a node begins when the last one before it has ended. Of
+ * PyTorch's communication there are two nodes, the host's call (is_cpu_op) and behind
+ * it the kernel, which communicates. A converter's control dependencies name who has
+ * called a node, which may end behind it, so Chakra's own feeder leaves them out; here
+ * they count where a trace has no data dependencies.
  */
 #include "config.h"
 
@@ -37,18 +41,27 @@ enum type { COMM_SEND = 5, COMM_RECV = 6, COMM_COLL = 7 };
 struct node {
     uint64_t id, type, us;
     uint64_t comm_type, comm_size, src, dst, tag;
+    bool is_host; /* what the host did to start it: no communication itself */
+    bool has_comm_type;
     struct crystal_protobuf name, group;
     size_t dep_first, dep_count; /* in deps: first ids, then indices of nodes */
     uint32_t missing;            /* of them that are not placed yet */
     uint32_t stream;             /* NONE: not placed */
-    bool is_recorded;            /* as an event, since another stream waits for it */
+    uint64_t begin_us, end_us; /* at the earliest, had it no communication behind it */
+    bool is_recorded;          /* as an event, since another stream waits for it */
+};
+
+struct dep {
+    uint64_t id; /* first of a node, then its index */
+    bool is_ctrl;
 };
 
 struct chakra {
     struct node *nodes;
     size_t count, capacity;
-    uint64_t *deps;
+    struct dep *deps;
     size_t dep_count, dep_capacity;
+    bool has_data_deps;
     uint32_t *places; /* of ids, open addressing: 1 + index, 0: free */
     size_t mask;
     uint32_t *ready; /* heap by index: the order of the file as far as it goes */
@@ -86,33 +99,37 @@ static int attribute_read(struct node *n, struct crystal_protobuf m)
     }
     if (code || !name.at)
         return code;
-    if (is_text(name, "comm_type"))
+    if (is_text(name, "comm_type")) {
         n->comm_type = value;
-    else if (is_text(name, "comm_size"))
+        n->has_comm_type = true;
+    } else if (is_text(name, "is_cpu_op")) {
+        n->is_host = value != 0;
+    } else if (is_text(name, "comm_size")) {
         n->comm_size = value;
-    else if (is_text(name, "comm_src"))
+    } else if (is_text(name, "comm_src")) {
         n->src = value;
-    else if (is_text(name, "comm_dst"))
+    } else if (is_text(name, "comm_dst")) {
         n->dst = value;
-    else if (is_text(name, "comm_tag"))
+    } else if (is_text(name, "comm_tag")) {
         n->tag = value;
-    else if (is_text(name, "pg_name"))
+    } else if (is_text(name, "pg_name")) {
         n->group = text;
+    }
     return 0;
 }
 
-static int dep_add(struct chakra *c, struct node *n, uint64_t id)
+static int dep_add(struct chakra *c, struct node *n, struct dep dep)
 {
     if (c->dep_count == c->dep_capacity) {
         size_t capacity = c->dep_capacity ? 2 * c->dep_capacity : 1024;
-        uint64_t *more = realloc(c->deps, capacity * sizeof *more);
+        struct dep *more = realloc(c->deps, capacity * sizeof *more);
 
         if (!more)
             return -ENOMEM;
         c->deps = more;
         c->dep_capacity = capacity;
     }
-    c->deps[c->dep_count++] = id;
+    c->deps[c->dep_count++] = dep;
     n->dep_count++;
     return 0;
 }
@@ -120,15 +137,18 @@ static int dep_add(struct chakra *c, struct node *n, uint64_t id)
 /* One id, or packed ones. */
 static int deps_read(struct chakra *c, struct node *n, struct crystal_protobuf_field *f)
 {
-    uint64_t id;
+    struct dep dep = {.is_ctrl = f->number == CTRL_DEPS};
     int code;
 
-    if (f->kind == CRYSTAL_PROTOBUF_VARINT)
-        return dep_add(c, n, f->value);
+    c->has_data_deps |= !dep.is_ctrl;
+    if (f->kind == CRYSTAL_PROTOBUF_VARINT) {
+        dep.id = f->value;
+        return dep_add(c, n, dep);
+    }
     if (f->kind != CRYSTAL_PROTOBUF_BYTES)
         return -EINVAL;
-    while ((code = crystal_protobuf_varint(&f->bytes, &id)) == 1)
-        if ((code = dep_add(c, n, id)))
+    while ((code = crystal_protobuf_varint(&f->bytes, &dep.id)) == 1)
+        if ((code = dep_add(c, n, dep)))
             break;
     return code;
 }
@@ -207,10 +227,11 @@ static int deps_resolve(struct chakra *c)
         size_t kept = 0;
 
         for (size_t k = 0; k < n->dep_count; k++) {
-            uint32_t at = *place_of(c, c->deps[n->dep_first + k]);
+            struct dep dep = c->deps[n->dep_first + k];
+            uint32_t at = *place_of(c, dep.id);
 
-            if (at)
-                c->deps[n->dep_first + kept++] = at - 1;
+            if (at && !(dep.is_ctrl && c->has_data_deps))
+                c->deps[n->dep_first + kept++].id = at - 1;
         }
         n->dep_count = kept;
         n->missing = (uint32_t)kept;
@@ -248,18 +269,35 @@ static uint32_t ready_pop(struct chakra *c)
 
 /* --- events --- */
 
-/* The stream that ends with something the node is behind anyway; else a new one. */
+/* Of the streams that are through when the node begins the last one; else the first one
+ * that is. */
+static uint32_t stream_through(const struct chakra *c, const struct node *n)
+{
+    uint32_t best = 0;
+
+    for (uint32_t s = 1; s < c->stream_count; s++) {
+        uint64_t end_us = c->nodes[c->last[s]].end_us;
+        uint64_t best_us = c->nodes[c->last[best]].end_us;
+
+        if (best_us <= n->begin_us ? end_us > best_us && end_us <= n->begin_us
+                                   : end_us < best_us)
+            best = s;
+    }
+    return best;
+}
+
+/* The stream that ends with something the node is behind anyway; else a new one, as far
+ * as there are any. */
 static uint32_t stream_for(struct chakra *c, const struct node *n)
 {
     for (size_t k = n->dep_count; k-- > 0;) {
-        uint32_t dep = (uint32_t)c->deps[n->dep_first + k];
+        uint32_t dep = (uint32_t)c->deps[n->dep_first + k].id;
 
         if (c->last[c->nodes[dep].stream] == dep)
             return c->nodes[dep].stream;
     }
-    if (c->stream_count < IMPORT_STREAMS_MAX)
-        return c->stream_count++;
-    return n->dep_count ? c->nodes[c->deps[n->dep_first]].stream : 0;
+    return c->stream_count < IMPORT_STREAMS_MAX ? c->stream_count++
+                                                : stream_through(c, n);
 }
 
 static uint8_t func_of(uint64_t comm_type)
@@ -297,6 +335,8 @@ static int communication(struct import *m, const struct import_rank *r,
 {
     e->in = e->out = n->comm_size;
     if (n->type == COMM_COLL) {
+        if (!n->has_comm_type)
+            return -ENOTSUP;
         e->what = IMPORT_COLL;
         e->func = func_of(n->comm_type);
         if (e->func == CRYSTAL_FUNC_NONE)
@@ -343,15 +383,21 @@ static int place(struct chakra *c, struct import *m, struct import_rank *r,
                              .name_bytes = (size_t)(n->name.end - n->name.at)};
     int code = 0;
 
+    for (size_t k = 0; k < n->dep_count; k++) {
+        const struct node *dep = &c->nodes[c->deps[n->dep_first + k].id];
+
+        n->begin_us = dep->end_us > n->begin_us ? dep->end_us : n->begin_us;
+    }
+    n->end_us = n->begin_us + n->us;
     n->stream = stream_for(c, n);
     e.stream = n->stream;
     for (size_t k = 0; !code && k < n->dep_count; k++) {
-        uint32_t dep = (uint32_t)c->deps[n->dep_first + k];
+        uint32_t dep = (uint32_t)c->deps[n->dep_first + k].id;
 
         if (c->nodes[dep].stream != n->stream)
             code = event_put(r, IMPORT_EVENT_WAIT, n->stream, dep);
     }
-    if (!code && n->type >= COMM_SEND && n->type <= COMM_COLL)
+    if (!code && !n->is_host && n->type >= COMM_SEND && n->type <= COMM_COLL)
         code = communication(m, r, n, &e);
     if (!code)
         code = import_event_add(r, &e);
@@ -375,12 +421,13 @@ static int followers_init(struct followers *f, struct chakra *c)
         return -ENOMEM;
     for (size_t i = 0; i < c->count; i++)
         for (size_t k = 0; k < c->nodes[i].dep_count; k++)
-            f->first[c->deps[c->nodes[i].dep_first + k] + 2]++;
+            f->first[c->deps[c->nodes[i].dep_first + k].id + 2]++;
     for (size_t i = 2; i < c->count + 2; i++)
         f->first[i] += f->first[i - 1];
     for (size_t i = 0; i < c->count; i++)
         for (size_t k = 0; k < c->nodes[i].dep_count; k++)
-            f->list[f->first[c->deps[c->nodes[i].dep_first + k] + 1]++] = (uint32_t)i;
+            f->list[f->first[c->deps[c->nodes[i].dep_first + k].id + 1]++] =
+                (uint32_t)i;
     for (size_t i = 0; i < c->count; i++) { /* a chain needs no event */
         size_t count = f->first[i + 1] - f->first[i];
 
