@@ -149,8 +149,11 @@ static void iterate(uint64_t i, uint64_t host[4])
     struct crystal_board_slot *slots[2];
     uint64_t arrive[4], ends[4], scratch[8];
 
-    for (int n = 0; n < 2; n++) /* node 1 comes first to every other one */
+    for (int n = 0; n < 2; n++) { /* node 1 comes first to every other one */
         slots[(n + i) % 2] = claim(&nodes[(n + i) % 2], 1 + i, CRYSTAL_FUNC_ALLREDUCE);
+        if (i == 0) /* the first one says when they begin: it has to be node 0 */
+            CHECK_EQ(await32(&slots[n]->published), 1);
+    }
     for (uint32_t k = 1; k < 4; k += 2)
         arrive[k] = host[k] + 1000000 * (k + 1);
     for (int n = 0; n < 2; n++) {
