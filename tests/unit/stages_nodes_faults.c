@@ -119,11 +119,13 @@ static void the_rank_that_began_ends_last(void)
 {
     static const struct {
         unsigned rank;
-        const char *fail, *how, *codes;
+        const char *fail, *how, *codes[2];
     } cases[] = {
-        {2, "kill", "was ended by signal 9 (Killed)",
-         "agent 0 code 137\nagent 1 code 70\n"},
-        {13, "exit", "ended with code 7", "agent 0 code 70\nagent 1 code 7\n"}};
+        {2,
+         "kill",
+         "was ended by signal 9 (Killed)",
+         {"agent 0 code 137\n", "agent 1 code 70\n"}},
+        {13, "exit", "ended with code 7", {"agent 0 code 70\n", "agent 1 code 7\n"}}};
     char options[64], sentence[128], real[PATH_MAX], path[PATH_MAX + 16];
 
     memcpy(real, program, sizeof real);
@@ -137,7 +139,8 @@ static void the_rank_that_began_ends_last(void)
         (void)snprintf(sentence, sizeof sentence, "crystal: emulate: rank %u %s\n",
                        cases[i].rank, cases[i].how);
         CHECK_EQ(emulate_on(2, options, ""), 0);
-        CHECK_HAS(output, cases[i].codes);
+        CHECK_HAS(output, cases[i].codes[0]);
+        CHECK_HAS(output, cases[i].codes[1]);
         CHECK_HAS(output, sentence);
         CHECK_EQ(times_said("crystal: emulate: "), 1);
         nothing_is_left();
@@ -167,7 +170,8 @@ static void ranks_of_two_nodes_call_different_operations(void)
     CHECK_EQ(emulate_on(2, "--per-node 1", ""), 0);
     CHECK_HAS(output, "agent 0 code 0\nagent 1 code 0\n");
     CHECK_EQ(emulate_on(2, "--per-node 1 --fail other --fail-rank 5", ""), 0);
-    CHECK_HAS(output, "agent 0 code 70\nagent 1 code 70\n");
+    CHECK_HAS(output, "agent 0 code 70\n");
+    CHECK_HAS(output, "agent 1 code 70\n");
     for (size_t i = 0; i < sizeof sentences / sizeof *sentences; i++)
         said += strstr(output, sentences[i]) != NULL;
     CHECK_EQ(said, 1);
