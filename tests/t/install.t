@@ -43,7 +43,11 @@ ok "its soname" is_there -L "$libdir/libcrystal-graph.so.0"
 for name in error graph op profile; do
     ok "crystal/$name.h" is_there -f "$includedir/crystal/$name.h"
 done
-ok "scrystal.1" is_there -f "$mandir/man1/scrystal.1"
+for page in scrystal "$CRYSTAL_SRCDIR"/doc/man/scrystal-*.1; do
+    page=$(basename "$page" .1)
+    ok "$page.1" is_there -f "$mandir/man1/$page.1"
+done
+ok "crystal.7" is_there -f "$mandir/man7/crystal.7"
 ok "crystal.yaml.5" is_there -f "$mandir/man5/crystal.yaml.5"
 ok "crystal.yaml" is_there -f "$sysconfdir/crystal/crystal.yaml"
 
