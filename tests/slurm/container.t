@@ -60,4 +60,21 @@ SCRIPT
 chmod +x keep
 run env SLURM_SPANK_OTHER=1 srun "${crystal[@]}" -J keep --crystal-stages=capture "$PWD/keep"
 is "environment of helper steps" "$code $(grep -c SPANK_OTHER kept.capture)" "0 1"
+
+# --- what enroot is told to mount is all that scrystal needs beside a C library
+echo 'limits: {logical_ranks: 4}' >"$work/cluster/crystal.yaml"
+"$CRYSTAL_SRCDIR/contrib/enroot/mounts" "$CRYSTAL_BUILDDIR/scrystal" >mounts
+cat >bare <<'SCRIPT'
+mkdir bare.root && mount -t tmpfs tmpfs bare.root || exit 9
+ldd "$1" | grep -oE '/[^ ]*/(libc|libm|libdl|libpthread|librt|ld-linux[^/ ]*)\.so[^ ]*' |
+    xargs cp -L --parents -t bare.root
+while read -r from to _; do
+    mkdir -p "bare.root$(dirname "$to")" && touch "bare.root$to" && mount --bind "$from" "bare.root$to"
+done <mounts
+exec chroot bare.root "$1" layout --logical-ranks=8 --live=all --config="$2"
+SCRIPT
+has "mounts: crystal.yaml of plugstack.conf" "$(cat mounts)" "$work/cluster/crystal.yaml $work/cluster/crystal.yaml none x-create=file"
+run unshare --mount sh ./bare "$CRYSTAL_BUILDDIR/scrystal" "$work/cluster/crystal.yaml"
+is "mounts: scrystal runs and reads it" "$code" 2
+has "mounts: its sentence" "$err" "--logical-ranks: '8' is no whole number from 1 to 4"
 done_testing
