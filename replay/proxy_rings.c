@@ -103,7 +103,7 @@ static bool find_nodes(struct rings *r)
 static bool find_ring(const struct rings *r, uint32_t channel, uint32_t *scratch,
                       uint32_t *ret)
 {
-    uint32_t count = 0, zero = 0;
+    uint32_t count = 0, zero = r->n; /* where crank 0 stands */
 
     for (uint32_t node = 0; node < r->nodes; node++) {
         const uint32_t first = r->firsts[node];
@@ -118,7 +118,7 @@ static bool find_ring(const struct rings *r, uint32_t channel, uint32_t *scratch
             scratch[count++] = (uint32_t)at;
         }
     }
-    if (count != r->n || scratch[zero] != 0)
+    if (count != r->n || zero == r->n)
         return false;
     for (uint32_t i = 0; i < count; i++)
         ret[i] = scratch[(zero + i) % count];
