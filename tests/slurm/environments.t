@@ -7,7 +7,7 @@
 . "${CRYSTAL_SRCDIR:-$(dirname "$0")/../..}/tests/slurm/lib.sh"
 venv=${CRYSTAL_PYTHON:-${XDG_CACHE_HOME:-$HOME/.cache}/crystal/venv/bin/python}
 venv=${venv%/bin/python}
-[ -x "$venv/bin/python" ] || { echo "1..0 # SKIP no $venv; run contrib/pytorch/install"; exit 0; }
+[ -x "$venv/bin/python" ] || skip_all "no $venv; run contrib/pytorch/install"
 cluster_begin 1
 export OMP_NUM_THREADS=1 PYTHONWARNINGS=ignore
 crystal=(--crystal-logical-ranks=8 --crystal-ranks-per-node=2 --crystal-parallel=tp=2,dp=4

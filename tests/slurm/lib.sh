@@ -80,17 +80,16 @@ cluster_end() {
     exit "$rest"
 }
 
+skip_all() { # REASON
+    echo "ok 1 - $(basename "$0" .t) # SKIP $1"
+    echo "1..1"
+    exit 0
+}
+
 cluster_begin() { # NODES [OPTION...]
-    if [ "$(id -u)" != 0 ]; then
-        echo "ok 1 - cluster # SKIP needs root"
-        echo "1..1"
-        exit 0
-    fi
-    [ -e "$CRYSTAL_BUILDDIR/.libs/crystal.so" ] || {
-        echo "ok 1 - plugin # SKIP crystal.so was not built; install libslurm-dev"
-        echo "1..1"
-        exit 0
-    }
+    [ "$(id -u)" = 0 ] || skip_all "needs root"
+    [ -e "$CRYSTAL_BUILDDIR/.libs/crystal.so" ] ||
+        skip_all "crystal.so was not built; install libslurm-dev"
     work=$(mktemp -d /tmp/crystal-slurm.XXXXXX)
     chmod 755 "$work"
     trap cluster_end EXIT

@@ -3,7 +3,7 @@
 # from there, removed again; and plugins of another Slurm, or gone ones, which stop nobody.
 # shellcheck source=tests/slurm/lib.sh
 . "${CRYSTAL_SRCDIR:-$(dirname "$0")/../..}/tests/slurm/lib.sh"
-command -v dpkg-deb >/dev/null || { echo "1..0 # SKIP no dpkg-deb"; exit 0; }
+command -v dpkg-deb >/dev/null || skip_all "no dpkg-deb"
 cluster_begin 1
 conf=$work/cluster/plugstack.conf.d/crystal.conf
 

@@ -3,7 +3,7 @@
 # is told of in one line.
 # shellcheck source=tests/slurm/lib.sh
 . "${CRYSTAL_SRCDIR:-$(dirname "$0")/../..}/tests/slurm/lib.sh"
-command -v python3 >/dev/null || { echo "1..0 # SKIP no python3"; exit 0; }
+command -v python3 >/dev/null || skip_all "no python3"
 cluster_begin 1
 crystal=(--crystal-logical-ranks=8 --crystal-ranks-per-node=2 --crystal-live=all
     --crystal-iterations=2)
