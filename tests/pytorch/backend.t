@@ -4,10 +4,10 @@
 . "$CRYSTAL_SRCDIR/tests/pytorch/tap.sh"
 [ -e "$libs/libcrystal-hostccl.so" ] || { echo "1..0 # SKIP no libcrystal-hostccl.so"; exit 0; }
 
-torchrun 4 "$program" >"$tmp/ops" 2>"$tmp/err"
+forked 4 "$program" >"$tmp/ops" 2>"$tmp/err"
 ops "PyTorch's gloo on 4 ranks"
 for ranks in 2 4; do
-    on_hostccl torchrun $ranks "$program" >"$tmp/ops" 2>"$tmp/err"
+    on_hostccl forked $ranks "$program" >"$tmp/ops" 2>"$tmp/err"
     ops "hostccl on $ranks ranks"
 done
 echo "1..$number"

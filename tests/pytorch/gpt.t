@@ -1,10 +1,10 @@
 #!/bin/bash
-# contrib/examples/gpt.py under torchrun with PyTorch's own gloo: however the run is
+# contrib/examples/gpt.py with PyTorch's own gloo, once under torchrun: however the run is
 # split, its losses are those of a single process, and they fall.
 . "$CRYSTAL_SRCDIR/tests/pytorch/tap.sh"
 
 fails() { # fails TEXT OPTION...: one process ends with TEXT
-    "$python" "$gpt" --steps 2 "${@:2}" >"$tmp/fails" 2>&1 && return 1
+    forked 1 "$gpt" --steps 2 "${@:2}" >"$tmp/fails" 2>&1 && return 1
     grep -F -e "$1" "$tmp/fails" || { cat "$tmp/fails"; return 1; }
 }
 
@@ -17,27 +17,27 @@ took() { # took LEAST_MS MOST_MS FILE: the fastest step's time lies between
         END { print ms " ms"; exit !(ms >= least && ms <= most) }' "$tmp/$3"
 }
 
-ok "one process" trains single 1
-ok "tp=2 pp=2 dp=2 trains" trains split 8 --tp 2 --pp 2
+ok "one process" trains forked single 1
+ok "tp=2 pp=2 dp=2 trains" trains torchrun split 8 --tp 2 --pp 2
 ok "tp=2 pp=2 dp=2 has the losses of one process" same single split
 ok "pp=4 trains, each stage 10 ms forward and 20 ms backward" \
-    trains stages 4 --pp 4 --compute-ms 10
+    trains forked stages 4 --pp 4 --compute-ms 10
 ok "pp=4 has the losses of one process" same single stages
 # (4 microbatches + 3 stages to fill) * 30 ms
 ok "1F1B takes 7 slots of 30 ms" took 210 320 stages
-ok "a slow rank stretches its stage" trains slow 4 --pp 4 --compute-ms 10 --slow 1=3
+ok "a slow rank stretches its stage" trains forked slow 4 --pp 4 --compute-ms 10 --slow 1=3
 # The slow stage works 4 * 90 ms; the first one's 10 and 20 ms come before and after.
 ok "1F1B waits for the slow stage" took 390 560 slow
 
-ok "four experts in one process" trains experts 1 --experts 4
+ok "four experts in one process" trains forked experts 1 --experts 4
 ok "they are not the model without" differs single experts
-ok "ep=2 dp=4 trains" trains split 4 --ep 2 --experts 4 --microbatches 2
+ok "ep=2 dp=4 trains" trains forked split 4 --ep 2 --experts 4 --microbatches 2
 ok "ep=2 dp=4 has the losses of one process" same experts split
 ok "tp=2 pp=2 ep=2, two pieces a stage, trains" \
-    trains split 8 --tp 2 --pp 2 --ep 2 --chunks 2 --experts 4
+    trains forked split 8 --tp 2 --pp 2 --ep 2 --chunks 2 --experts 4
 ok "it has the losses of one process" same experts split
 ok "interleaved pp=4 trains, each stage 20 ms forward and 40 ms backward" \
-    trains chunks 4 --pp 4 --chunks 2 --layers 8 --compute-ms 20
+    trains forked chunks 4 --pp 4 --chunks 2 --layers 8 --compute-ms 20
 # Filling the pipeline takes the time of 3 pieces, not of 3 stages: 4 * 60 + 3 * 30 ms.
 ok "an interleaved pipeline waits half as long" took 330 415 chunks
 

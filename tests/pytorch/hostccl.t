@@ -13,7 +13,7 @@ x = torch.ones(4)
 dist.all_reduce(x)
 $2
 TEXT
-    on_hostccl torchrun 2 "$tmp/ends.py" >"$tmp/ends" 2>&1
+    on_hostccl forked 2 "$tmp/ends.py" >"$tmp/ends" 2>&1
     grep -F "$1" "$tmp/ends" || { cat "$tmp/ends"; return 1; }
 }
 
@@ -35,7 +35,7 @@ work = dist.all_reduce(x, async_op=True)
 work.get_future().wait()
 dist.all_reduce(x, async_op=True)
 print('still here')"
-ok "gpt.py over gloo" trains gloo 4 --tp 2 --pp 2
-ok "gpt.py over hostccl" on_hostccl trains hostccl 4 --tp 2 --pp 2
+ok "gpt.py over gloo" trains forked gloo 4 --tp 2 --pp 2
+ok "gpt.py over hostccl" on_hostccl trains torchrun hostccl 4 --tp 2 --pp 2
 ok "has the same losses" same gloo hostccl
 echo "1..$number"

@@ -6,7 +6,7 @@ steps=20
 set -- --tp 2 --pp 2 --steps $steps --data "$CRYSTAL_SRCDIR/LICENSE" --log-all
 
 real() {
-    torchrun 16 "$gpt" "$@" >"$tmp/real" 2>"$tmp/err" || { tail -n 40 "$tmp/err"; return 1; }
+    forked 16 "$gpt" "$@" >"$tmp/real" 2>"$tmp/err" || { cat "$tmp/err"; return 1; }
 }
 
 # emulated OPTION...: the stages by hand; output of the sandbox in the file emulated.
