@@ -62,6 +62,13 @@ def parse_options():
     return parser.parse_args()
 
 
+def say(line):
+    """Prints a line in one write. torchrun's ranks share an output without buffers, where
+    print() writes the end of a line by itself: behind what another rank wrote since."""
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
+
+
 def use_gpu():
     """From now on tensors are made on this rank's GPU; several may share one."""
     gpu = int(os.environ.get("LOCAL_RANK", 0)) % torch.cuda.device_count()
@@ -640,9 +647,9 @@ def main():
     optimizer = torch.optim.AdamW(stage.parameters(), lr=options.lr)
     characters = options.batch * options.seq
     if grid.rank == 0:
-        print(f"gpt: tp={grid.tp} pp={grid.pp} dp={grid.dp} ep={grid.ep}, "
-              f"{options.layers} layers of {options.hidden}, a step of {options.batch} "
-              f"sequences of {options.seq} of {text.size} characters", flush=True)
+        say(f"gpt: tp={grid.tp} pp={grid.pp} dp={grid.dp} ep={grid.ep}, "
+            f"{options.layers} layers of {options.hidden}, a step of {options.batch} "
+            f"sequences of {options.seq} of {text.size} characters")
     dist.barrier()
     losses = []
     for step in range(options.steps):
@@ -657,11 +664,10 @@ def main():
         losses.append(mean_loss(grid, loss, characters // grid.dp))
         ms = (time.monotonic_ns() - began) / 1e6
         if grid.rank == 0:
-            print(f"step {step} loss {losses[-1]:.5f} norm {norm:.3f} "
-                  f"time {ms:.2f} ms", flush=True)
+            say(f"step {step} loss {losses[-1]:.5f} norm {norm:.3f} time {ms:.2f} ms")
         if options.log_all:
-            print(f"gpt rank={grid.rank} step={step} start_ns={began} "
-                  f"time_ms={ms:.3f} loss={losses[-1]:.7f} norm={norm:.7f}", flush=True)
+            say(f"gpt rank={grid.rank} step={step} start_ns={began} "
+                f"time_ms={ms:.3f} loss={losses[-1]:.7f} norm={norm:.7f}")
     dist.barrier()
     dist.destroy_process_group()
     if options.check and not losses[-1] < losses[0]:

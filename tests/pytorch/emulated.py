@@ -147,7 +147,7 @@ def main():
         optimizer.zero_grad()
         sharded(model(torch.ones(2, 8))).sum().backward()
         dist.barrier()
-        print(f"rank {r} step {step} is right", flush=True)
+        sys.stdout.write(f"rank {r} step {step} is right\n")  # whole, among other ranks'
         optimizer.step()
     dist.destroy_process_group()
 

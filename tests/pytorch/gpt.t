@@ -18,6 +18,8 @@ took() { # took LEAST_MS MOST_MS FILE: the fastest step's time lies between
 }
 
 ok "one process" trains forked single 1
+ok "a line is one write, whole among those of other ranks" \
+    "$python" "$here/writes.py" "$python" -u "$here/ranks.py" 1 "$gpt" --steps 2 --log-all
 ok "tp=2 pp=2 dp=2 trains" trains torchrun split 8 --tp 2 --pp 2
 ok "tp=2 pp=2 dp=2 has the losses of one process" same single split
 ok "pp=4 trains, each stage 10 ms forward and 20 ms backward" \
