@@ -25,15 +25,18 @@ backend = dist.group.WORLD._get_backend(torch.device("cpu"))
 assert type(backend) is dist.ProcessGroupGloo, type(backend)'
 
 ok "without CRYSTAL_NCCL_LIBRARY nothing is touched" runs "$one$stock"
+# Of five times the fastest, in CPU time: what else runs here does not count.
 ok "and the entry point takes less than 5 ms" runs '
 import importlib.metadata, time
 (entry,) = [e for e in importlib.metadata.entry_points(group="torch.backends")
             if e.name == "crystal"]
-for name in [name for name in sys.modules if name.startswith("crystal_torch")]:
-    del sys.modules[name]
-began = time.perf_counter()
-entry.load()()
-ms = (time.perf_counter() - began) * 1e3
+def load():
+    for name in [name for name in sys.modules if name.startswith("crystal_torch")]:
+        del sys.modules[name]
+    began = time.thread_time()
+    entry.load()()
+    return (time.thread_time() - began) * 1e3
+ms = min(load() for _ in range(5))
 print(ms, "ms")
 assert ms < 5'
 

@@ -7,8 +7,7 @@ job=$tmp/job
     >"$tmp/layout" 2>&1 || { cat "$tmp/layout"; exit 1; }
 "$scrystal" coord --job "$job" &
 coord=$!
-for _ in $(seq 100); do
-    [ -e "$job/coord" ] && break
+while [ ! -e "$job/coord" ] && kill -0 "$coord" 2>/dev/null; do
     sleep 0.1
 done
 "$python" "$CRYSTAL_SRCDIR/tests/pytorch/store.py" "$job" \

@@ -10,7 +10,7 @@ alone() {
     want=$1
     shift
     TORCH_DEVICE=cpu NCCL_PROFILER_PLUGIN=$libs/libnccl-net-crystal.so on_hostccl \
-        timeout -k 5 300 "$python" "$CRYSTAL_SRCDIR/tests/gpu/torch_rank.py" \
+        timeout -k 5 600 "$python" "$CRYSTAL_SRCDIR/tests/gpu/torch_rank.py" \
         "$CRYSTAL_BUILDDIR" "$@" >"$tmp/alone" 2>&1 &&
         [ "$(grep -c '^ok' "$tmp/alone")" -eq "$want" ] || { cat "$tmp/alone"; return 1; }
 }
