@@ -85,6 +85,11 @@ struct crystal_timeline_config {
     const uint32_t *scale_ppm; /* by lrank: its computation takes so many millionths of
                                   its time; borrowed until create; may be NULL */
     const uint8_t *is_outside; /* by lrank: its arrivals are fed; NULL: none is */
+    const uint64_t *const *outside_after_ns; /* by representative and instruction:
+                                  outside ranks are not fed, but come to an operation so
+                                  long after the inside rank that does it (after the
+                                  last one, by the longest of its members); borrowed;
+                                  may be NULL */
     int one_queue; /* all streams of a rank share one hardware queue: work begins in the
                       order in which the host issues it */
     enum crystal_timeline_nics nics;

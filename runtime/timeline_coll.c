@@ -145,6 +145,33 @@ static void tell(struct crystal_timeline *t, struct tl_comm *comm, struct tl_col
     t->config.on_coll(t->config.context, comm->index, coll->seq, t->ends);
 }
 
+/* All inside members are there, and those from outside follow them. */
+static void outside_follow(struct crystal_timeline *t, const struct tl_comm *comm,
+                           struct tl_coll *coll)
+{
+    uint64_t last_ns = 0, after_ns = 0;
+
+    for (uint32_t k = 0; k < comm->nranks; k++) {
+        const struct tl_list *list = t->ranks[comm->members[k]].list;
+        uint64_t ns;
+
+        if (!is_inside(t, comm, k))
+            continue;
+        if (coll->arrive[k] > last_ns)
+            last_ns = coll->arrive[k];
+        if (coll->seats[k].lane == TL_NONE)
+            continue;
+        ns = t->config.outside_after_ns[list->program->rep]
+                                       [list->code[coll->seats[k].code].instr];
+        if (ns > after_ns)
+            after_ns = ns;
+    }
+    for (uint32_t k = 0; k < comm->nranks; k++)
+        if (!is_inside(t, comm, k))
+            coll->arrive[k] = last_ns + after_ns;
+    coll->arrived = comm->nranks;
+}
+
 void tl_coll_arrive(struct crystal_timeline *t, struct tl_comm *comm,
                     struct tl_coll *coll, uint32_t crank, uint64_t time_ns)
 {
@@ -154,6 +181,8 @@ void tl_coll_arrive(struct crystal_timeline *t, struct tl_comm *comm,
         coll->inside_arrived += is_inside(t, comm, crank);
         if (!coll->is_told && coll->inside_arrived == comm->inside_count)
             tell(t, comm, coll);
+        if (t->config.outside_after_ns && coll->inside_arrived == comm->inside_count)
+            outside_follow(t, comm, coll);
     }
     if (coll->arrived < comm->nranks)
         return;

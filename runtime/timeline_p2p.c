@@ -172,11 +172,16 @@ void tl_message_leave(struct crystal_timeline *t, struct tl_pair *pair, uint64_t
 
 /* --- arrivals --- */
 
+static bool is_outside(const struct crystal_timeline *t, uint32_t lrank)
+{
+    return t->ranks[lrank].state == TL_OUTSIDE;
+}
+
 static void tell(struct crystal_timeline *t, const struct tl_pair *pair, uint64_t seq,
                  bool sends, uint64_t time_ns)
 {
-    bool from_inside = t->ranks[pair->from_lrank].state != TL_OUTSIDE;
-    bool to_inside = t->ranks[pair->to_lrank].state != TL_OUTSIDE;
+    bool from_inside = !is_outside(t, pair->from_lrank);
+    bool to_inside = !is_outside(t, pair->to_lrank);
 
     if (from_inside != to_inside && from_inside == sends)
         t->config.on_p2p(t->config.context, pair->comm, pair->from, pair->to, seq,
@@ -199,6 +204,15 @@ static void side_begin(struct crystal_timeline *t, struct tl_pair *pair, uint64_
         tl_message_leave(t, pair, seq);
 }
 
+/* How long after the inside side of a message its outside side comes. */
+static uint64_t after_ns(const struct crystal_timeline *t, uint32_t lrank,
+                         uint32_t instr)
+{
+    const struct crystal_program *p = t->ranks[lrank].list->program;
+
+    return instr == TL_NONE ? 0 : t->config.outside_after_ns[p->rep][instr];
+}
+
 void tl_message_sent(struct crystal_timeline *t, struct tl_pair *pair, uint64_t seq,
                      uint64_t leave_ns, uint64_t held_ns)
 {
@@ -209,6 +223,10 @@ void tl_message_sent(struct crystal_timeline *t, struct tl_pair *pair, uint64_t 
     m->leave_ns = leave_ns;
     if (t->config.on_p2p)
         tell(t, pair, seq, true, leave_ns);
+    if (t->config.outside_after_ns && is_outside(t, pair->to_lrank)) {
+        m->has_recv = true;
+        m->recv_ns = leave_ns + after_ns(t, pair->from_lrank, m->send_instr);
+    }
     side_begin(t, pair, seq, m);
 }
 
@@ -221,6 +239,10 @@ void tl_message_posted(struct crystal_timeline *t, struct tl_pair *pair, uint64_
     m->recv_ns = time_ns;
     if (t->config.on_p2p)
         tell(t, pair, seq, false, time_ns);
+    if (t->config.outside_after_ns && is_outside(t, pair->from_lrank)) {
+        m->has_send = true;
+        m->send_ns = m->leave_ns = time_ns + after_ns(t, pair->to_lrank, m->recv_instr);
+    }
     side_begin(t, pair, seq, m);
 }
 

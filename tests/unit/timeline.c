@@ -454,6 +454,81 @@ static void outside_messages(void)
     job_end(&j);
 }
 
+/* Ranks from outside that are not fed come behind those inside. */
+static void outside_ranks_follow(void)
+{
+    const uint64_t *after[RANKS_MAX];
+    uint64_t *late[RANKS_MAX];
+    struct bench b;
+    struct job j;
+
+    data_parallel(&j, 4);
+    bench_open(&b, &j);
+    b.outside[0] = 1;
+    b.config.is_outside = b.outside;
+    b.config.outside_after_ns = after;
+    b.config.wire.latency_ns = 10;
+    for (uint32_t r = 0; r < 4; r++) {
+        after[r] = b.gaps[0]; /* zeros */
+        gaps_of_kind(&b, r, CRYSTAL_OP_COLL, 1000 * r);
+    }
+    bench_run(&b);
+    /* as if rank 0 had arrived with rank 3: all end by that, five or six steps later */
+    CHECK_EQ(b.coll_count, 2);
+    CHECK_EQ(b.coll_ns[1], 3060 + 1000);
+    CHECK_EQ(b.coll_ns[3], 3050 + 3000);
+    /* rank 1 was held up by it for 500 ns, rank 3 for 200: the longest counts */
+    for (uint32_t r = 1; r < 4; r += 2) {
+        late[r] = calloc(b.programs[r]->instr_count, sizeof *late[r]);
+        JOB_MUST(!late[r]);
+        for (uint32_t i = 0; i < b.programs[r]->instr_count; i++)
+            if (b.programs[r]->instrs[i].kind == CRYSTAL_OP_COLL)
+                late[r][i] = r == 1 ? 500 : 200;
+    }
+    after[3] = late[3];
+    bench_run(&b);
+    CHECK_EQ(b.coll_ns[3], 3240 + 3000);
+    after[1] = late[1];
+    bench_run(&b);
+    CHECK_EQ(b.coll_ns[3], 3540 + 3000);
+    free(late[1]);
+    free(late[3]);
+    bench_close(&b);
+    job_end(&j);
+}
+
+static void outside_messages_follow(void)
+{
+    const uint64_t *after[RANKS_MAX];
+    uint64_t *late;
+    struct bench b;
+    struct job j;
+
+    pipeline(&j);
+    bench_open(&b, &j);
+    b.outside[3] = 1;
+    b.config.is_outside = b.outside;
+    b.config.outside_after_ns = after;
+    for (uint32_t r = 0; r < STAGES; r++)
+        after[r] = b.gaps[r];
+    bench_run(&b);
+    CHECK_EQ(b.end_ns[2], 0);
+    late = calloc(b.programs[2]->instr_count, sizeof *late);
+    JOB_MUST(!late);
+    after[2] = late;
+    for (uint32_t i = 0; i < b.programs[2]->instr_count; i++)
+        if (b.programs[2]->instrs[i].kind == CRYSTAL_OP_RECV &&
+            b.programs[2]->instrs[i].peer == 3)
+            late[i] = 700;
+    /* it asks for each backward when it has the one before */
+    bench_run(&b);
+    CHECK_EQ(b.begin_ns[2], 700 * MICRO);
+    CHECK_EQ(b.end_ns[2], 2 * 700 * MICRO);
+    free(late);
+    bench_close(&b);
+    job_end(&j);
+}
+
 static void feeding_order_does_not_matter(void)
 {
     uint64_t ends[2][RANKS_MAX];
@@ -560,6 +635,8 @@ int main(void)
     CHECK_RUN(pipelines_follow_the_recurrence);
     CHECK_RUN(outside_ranks_are_fed);
     CHECK_RUN(outside_messages);
+    CHECK_RUN(outside_ranks_follow);
+    CHECK_RUN(outside_messages_follow);
     CHECK_RUN(feeding_order_does_not_matter);
     CHECK_RUN(says_who_never_comes);
     CHECK_RUN(refuses_unequal_counts);
