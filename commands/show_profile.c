@@ -52,8 +52,8 @@ void crystal_show_profile(FILE *out, const struct crystal_profile *p)
             h->overhead_sample_count);
     if (h->stretch_ppm)
         fprintf(out,
-                "computation stretched by %.1f %%, as ranks that shared CPUs lost time "
-                "in communication, too\n",
+                "computation longer by %.1f %%, as ranks that shared CPUs went on late "
+                "behind waits\n",
                 h->stretch_ppm / 1e4);
     for (uint32_t r = 0; r < h->lrank_count; r++) {
         const struct crystal_profile_iteration *it = crystal_profile_iteration(p, r);

@@ -63,6 +63,7 @@ static int open_parents(struct compose *c, struct crystal_error *err)
     c->measures = calloc(c->rep_count, sizeof *c->measures);
     c->reps = calloc(c->rep_count, sizeof *c->reps);
     c->gaps = calloc(c->rep_count, sizeof(*c->gaps));
+    c->waited = calloc(c->rep_count, sizeof(*c->waited));
     c->iterations = calloc(c->lrank_count, sizeof *c->iterations);
     c->sum_ns = calloc(c->lrank_count, sizeof *c->sum_ns);
     c->count = calloc(c->lrank_count, sizeof *c->count);
@@ -72,13 +73,17 @@ static int open_parents(struct compose *c, struct crystal_error *err)
     c->traces = calloc(c->slices.first[c->slices.count], sizeof *c->traces);
     c->slice_ns = calloc(c->slices.count, sizeof *c->slice_ns);
     if (!c->slice_ns || !c->programs || !c->measures || !c->reps || !c->gaps ||
-        !c->iterations || !c->sum_ns || !c->count || !c->traces)
+        !c->waited || !c->iterations || !c->sum_ns || !c->count || !c->traces)
         return cp_no_memory(err);
     for (uint32_t i = 0; i < c->rep_count; i++) {
         c->programs[i] = crystal_program_create(c->graph, i, err);
         if (!c->programs[i])
             return -EINVAL;
         c->measures[i].instr_count = c->programs[i]->instr_count;
+        c->gaps[i] = calloc(c->programs[i]->instr_count + 1, sizeof *c->gaps[i]);
+        c->waited[i] = calloc(c->programs[i]->instr_count + 1, sizeof *c->waited[i]);
+        if (!c->gaps[i] || !c->waited[i])
+            return cp_no_memory(err);
     }
     return 0;
 }
@@ -96,19 +101,20 @@ static double iteration_ns(const struct crystal_trace *t, const uint64_t *marks,
     return (double)(t->ops[end].t_ns - t->ops[marks[0]].t_ns) / count;
 }
 
-/* How the collectives of the last iteration were done, as the rank's net plugin saw it.
- */
+/* What the rank's net plugin saw of its calls. */
 static int ways_add(struct compose *c, uint32_t lrank, const struct crystal_trace *t,
-                    const uint64_t marks[2], struct crystal_program *p,
+                    const uint64_t *marks, uint32_t mark_count, uint32_t first,
                     struct crystal_error *err)
 {
+    uint32_t rep = crystal_graph_rep_of(c->graph, lrank);
     char path[PATH_MAX], name[32];
     int code;
 
     (void)snprintf(name, sizeof name, "plan/%u.run", lrank);
     code = path_of(c, path, name, err);
     return code ? code
-                : crystal_ways_add(path, c->graph, t, marks[0], marks[1], p, err);
+                : crystal_ways_add(path, c->graph, t, marks, mark_count, first,
+                                   c->programs[rep], c->waited[rep], err);
 }
 
 /* One measured rank's trace. */
@@ -146,7 +152,7 @@ static int measure_rank(struct compose *c, uint32_t slice, uint32_t index,
         code = crystal_measure_add(&c->measures[rep], c->programs[rep], t->ops,
                                    t->op_count, marks, mark_count, first, err);
     if (!code)
-        code = ways_add(c, lrank, t, marks + mark_count - 2, c->programs[rep], err);
+        code = ways_add(c, lrank, t, marks, mark_count, first, err);
     if (!code)
         code = crystal_overhead_add(o, c->graph, slice, lrank, t->ops, t->op_count,
                                     marks[first], err);
@@ -172,7 +178,7 @@ static int find_cost(struct compose *c, struct crystal_overhead *o,
     uint32_t rank_count = c->layout.sandbox_count, cpu_count = c->pass->cpu_count;
     int code = 0;
 
-    if (!(cp_contended_ns(c) > 0))
+    if (!cp_is_contended(c))
         code = crystal_overhead_find(o, wire, &h->overhead_sample_count, err);
     h->overhead_origin =
         h->overhead_sample_count ? CRYSTAL_ORIGIN_MEASURED : CRYSTAL_ORIGIN_MODELLED;
@@ -251,6 +257,8 @@ static int summarise(struct compose *c, struct crystal_error *err)
                 column[s] = m->transfer_ns[(size_t)s * m->instr_count + k];
             (void)crystal_measure_spread(column, m->sample_count, &op->transfer_ns,
                                          &op->transfer_p10_ns, &op->transfer_p90_ns);
+            if (m->sample_count)
+                c->waited[i][k] /= m->sample_count;
         }
     }
     free(column);
@@ -266,6 +274,8 @@ static void compose_fini(struct compose *c)
             crystal_measure_fini(&c->measures[i]);
         if (c->gaps)
             free(c->gaps[i]);
+        if (c->waited)
+            free(c->waited[i]);
     }
     for (uint32_t i = 0; c->traces && i < c->slices.first[c->slices.count]; i++)
         crystal_trace_fini(&c->traces[i]);
@@ -273,6 +283,7 @@ static void compose_fini(struct compose *c)
     free(c->programs);
     free(c->measures);
     free(c->gaps);
+    free(c->waited);
     free(c->traces);
     free(c->slice_ns);
     free(c->reps);
@@ -282,7 +293,6 @@ static void compose_fini(struct compose *c)
     free(c->count);
     free(c->end_count);
     free(c->samples);
-    free(c->scale_ppm);
     free(c->drawn_ns);
     crystal_graph_close(c->graph);
     crystal_layout_fini(&c->layout);

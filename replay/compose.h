@@ -20,10 +20,13 @@ struct crystal_compose_pass {
     uint32_t cpu_count;    /* that a slice's ranks had; 0: one each */
 };
 /* Where a slice has more ranks than CPUs, they keep each other from them, so its
- * collectives do not tell what software costs, and calibrate is asked for that. The
- * parts then compose less than the iterations really took, as waking up late is in none
- * of them: where that is more than plan.tolerance, all computation is stretched until
- * the timeline takes as long as they did. */
+ * collectives do not tell what software costs, and calibrate is asked for that. Its
+ * ranks also go on late behind waits, which is in none of the parts. So each slice is
+ * composed by itself, held up by virtual ranks for as long as the run records
+ * (plan/R.run) say that it was, and what it really took longer is added, evenly, to the
+ * computation behind every wait. Virtual ranks then keep the pace that sandbox ranks
+ * have when nobody holds them up; time that those have waited for virtual ranks never
+ * comes back as time of virtual ranks. */
 int crystal_plan_compose(const char *job_dir, crystal_compose_calibrate *calibrate,
                          const struct crystal_compose_pass *pass,
                          struct crystal_error *err);

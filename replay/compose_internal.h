@@ -28,25 +28,38 @@ struct compose {
     struct crystal_profile_rep *reps;
     struct crystal_profile_op *ops;
     struct crystal_profile_iteration *iterations;
-    uint64_t **gaps; /* by representative, for the timeline */
+    uint64_t **gaps;   /* by representative, for the timeline */
+    uint64_t **waited; /* by representative and instruction: for virtual ranks, mean ns
+                          in plan */
     /* of the running composition */
     uint64_t *sum_ns, *count; /* by lrank */
     uint64_t *end_count;      /* by op: ends added to composed_ns */
     bool takes_ops;
     /* of the one with drawn iterations; NULL before */
     struct crystal_timeline_samples *samples; /* by representative */
-    uint32_t *scale_ppm;                      /* by lrank */
     uint64_t *drawn_ns;                       /* by lrank, then draw */
 };
 
 int cp_no_memory(struct crystal_error *err);
 
-/* How long an iteration really took: in the slowest slice of those whose ranks share
- * CPUs. 0: there is none. */
-double cp_contended_ns(const struct compose *c);
+/* Have the ranks of a slice fewer CPUs than they are? */
+bool cp_is_contended(const struct compose *c);
+
+/* One timeline of all ranks, or where is_outside (by lrank) is not NULL only of the
+ * other ones, whom those outside hold up by c->waited: with each one's mean
+ * computation, behind waits longer by late_ns, or, where c->drawn_ns is not NULL, with
+ * what each draws for each iteration. Leaves each rank's iteration in c->sum_ns, as a
+ * mean. */
+int cp_run(struct compose *c, uint64_t late_ns, const uint8_t *is_outside,
+           struct crystal_error *err);
+
+/* compose_late.c: *ret_ns: what is missing behind each wait; see compose.h. */
+int cp_late_find(struct compose *c, uint64_t *ret_ns, struct crystal_error *err);
+/* Does instruction `instr` stand behind a wait of the host? */
+bool cp_is_behind_wait(const struct crystal_program *p, uint32_t instr);
 
 /* The parts of c->ops become iterations of all ranks and the composed times of
- * operations; see compose.h for what is stretched before. */
+ * operations. */
 int cp_compose(struct compose *c, struct crystal_error *err);
 /* Mean iteration of the sandbox, composed. */
 double cp_sandbox_mean(const struct compose *c);

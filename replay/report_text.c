@@ -189,8 +189,8 @@ static void shared(const struct report *r, FILE *out)
     if (ppm)
         fprintf(out,
                 "- Ranks share CPUs here and keep each other from them. The plan has "
-                "that time:\n  it is in the computation, stretched by %.1f %% beyond "
-                "what was measured.\n",
+                "that time:\n  they go on late behind each wait, which makes "
+                "computation %.1f %% longer.\n",
                 ppm / 1e4);
 }
 

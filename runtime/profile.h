@@ -50,8 +50,8 @@ struct crystal_profile_head {
     uint32_t pass_count;            /* of plan, 0 = one */
     int32_t pass_off_ppm; /* by how much the last pass composed a longer iteration of
                              the sandbox than the one before */
-    uint32_t stretch_ppm; /* gaps are longer by this than measured, for ranks that share
-                             CPUs keep each other from them in communication, too */
+    uint32_t stretch_ppm; /* gaps are longer by this in all than measured: ranks that
+                             share CPUs go on late behind each wait */
     uint32_t zero;
     uint64_t reserved[5];
 };

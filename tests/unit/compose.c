@@ -212,83 +212,6 @@ static void waits_may_differ(void)
     job_end(&j);
 }
 
-static struct crystal_profile *composed_on(const struct job *j, uint32_t cpu_count)
-{
-    const struct crystal_compose_pass pass = {.cpu_count = cpu_count};
-    struct crystal_profile *p;
-    char path[160];
-
-    JOB_MUST(crystal_plan_compose(j->dir, NULL, &pass, &job_err));
-    job_path(j, path, sizeof path, "job.profile");
-    p = crystal_profile_open(path, &job_err);
-    JOB_MUST(!p);
-    return p;
-}
-
-static uint64_t all_gaps(const struct crystal_profile *p, uint32_t rep)
-{
-    uint64_t sum_ns = 0;
-
-    for (uint32_t i = 0; i < crystal_profile_rep(p, rep)->instr_count; i++)
-        sum_ns += crystal_profile_ops(p, rep)[i].gap_ns;
-    return sum_ns;
-}
-
-/* Two ranks on one CPU: their collectives do not tell what software costs, and what the
- * parts lack of the measured iterations is put into the computation. */
-static void stretches_where_cpus_are_shared(void)
-{
-    const uint64_t none[] = {0, 0, 0};
-    /* from one first all-reduce to the next, mean of both ranks */
-    const uint64_t real_ns = ALONE_NS + 10000 + 1000 + (4000 + 8000 + 2000 + 5000) / 2;
-    const struct crystal_profile_head *head;
-    struct crystal_profile *p;
-    uint64_t gaps_ns;
-    char path[160];
-    struct job j;
-
-    job_begin(&j, 4, "tp=2,dp=2", "0-1", "0-1");
-    job_text(&j, "comms.tab", "tp\t2\t0-1\ndp0\t2\t0,2\ndp1\t2\t1,3\n");
-    for (uint32_t r = 0; r < 2; r++)
-        rank(&j, "ranks", r, none, 0, 5, 2);
-    JOB_MUST(crystal_graph_build(j.dir, &job_err));
-    rank(&j, "plan", 0, first0, 4000, ALONE_NS + 10000, 2);
-    rank(&j, "plan", 1, first1, 2000, ALONE_NS + 10000, 2);
-
-    p = composed_on(&j, 2);
-    head = crystal_profile_head(p);
-    CHECK_EQ(head->stretch_ppm, 0);
-    CHECK_EQ(head->overhead_origin, CRYSTAL_ORIGIN_MEASURED);
-    CHECK_EQ(head->overhead_ns, 5000);
-    CHECK_EQ(all_gaps(p, 0), 8500);
-    crystal_profile_close(p);
-
-    p = composed_on(&j, 1);
-    head = crystal_profile_head(p);
-    CHECK_EQ(head->overhead_ns, 0);
-    CHECK_EQ(head->overhead_origin, CRYSTAL_ORIGIN_MODELLED);
-    for (uint32_t r = 0; r < 4; r++) {
-        uint64_t mean_ns = crystal_profile_iteration(p, r)->mean_ns;
-
-        CHECK(mean_ns > real_ns - real_ns / 500 && mean_ns < real_ns + real_ns / 500);
-    }
-    /* all of it is computation */
-    gaps_ns = 8500 + head->stretch_ppm * UINT64_C(8500) / 1000000;
-    CHECK(all_gaps(p, 0) + 5 > gaps_ns && all_gaps(p, 0) < gaps_ns + 5);
-    CHECK(gaps_ns > 8500 + 9000 && gaps_ns < 8500 + 11000);
-    crystal_profile_close(p);
-
-    /* 7 % of the iteration is not worth it where plan may be off by 8 % */
-    j.layout.plan_tolerance_ppm = 80000;
-    job_path(&j, path, sizeof path, "layout.yaml");
-    JOB_MUST(crystal_layout_write(path, &j.layout, &job_err));
-    p = composed_on(&j, 1);
-    CHECK_EQ(crystal_profile_head(p)->stretch_ppm, 0);
-    CHECK_EQ(all_gaps(p, 0), 8500);
-    crystal_profile_close(p);
-    job_end(&j);
-}
-
 /* What the sandbox has no part in, another slice measures. */
 static void measures_in_slices(void)
 {
@@ -550,7 +473,6 @@ int main(void)
     CHECK_RUN(measures_and_composes);
     CHECK_RUN(waits_may_differ);
     CHECK_RUN(tells_messages_from_operations);
-    CHECK_RUN(stretches_where_cpus_are_shared);
     CHECK_RUN(measures_in_slices);
     CHECK_RUN(refuses_what_does_not_fit);
     CHECK_RUN(refuses_every_cut);
