@@ -84,7 +84,8 @@ static void iterations(const struct report *r, FILE *out)
                 ms(k->iteration.p90_ns), ms(k->iteration.max_ns), ms(k->plan.mean_ns),
                 rp_off(k->iteration.mean_ns, k->plan.mean_ns));
     }
-    fprintf(out, "The plan's spread is %.2f .. %.2f (p10 .. p90 of composed iterations).\n",
+    fprintf(out,
+            "The plan's spread is %.2f .. %.2f (p10 .. p90 of composed iterations).\n",
             ms(r->plan.p10_ns), ms(r->plan.p90_ns));
 }
 

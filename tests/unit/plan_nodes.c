@@ -9,11 +9,11 @@
 #include "tests/by_hand_nodes.h"
 
 #define COMPUTE_US 100000 /* of timed_train; half of it for each bucket */
-#define BUCKETS 4
-#define OPTIONS "--layout=dp --compute-us 100000 --elements 4096"
-#define MOST    2 /* of that, in the best of the tries */
-#define TRIES   10
-#define RANKS   16
+#define BUCKETS    4
+#define OPTIONS    "--layout=dp --compute-us 100000 --elements 4096"
+#define MOST       2 /* of that, in the best of the tries */
+#define TRIES      10
+#define RANKS      16
 
 static void use_program(const char *name)
 {
