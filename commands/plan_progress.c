@@ -7,6 +7,7 @@
 #include "runtime/infile.h"
 #include "runtime/outfile.h"
 #include "runtime/profile.h"
+#include "runtime/yaml_map.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -17,29 +18,20 @@
 #include <sys/random.h>
 #include <unistd.h>
 
-#define LAYOUT_BYTES_MAX (1U << 30)
-
 static int hash_layout(const struct stage *stage, uint64_t *ret,
                        struct crystal_error *err)
 {
-    char path[PATH_MAX], *bytes = NULL;
-    uint64_t count;
-    int fd, code = stage_path(stage, path, err, "layout.yaml");
+    char path[PATH_MAX], *text;
+    size_t bytes;
+    int code = stage_path(stage, path, err, "layout.yaml");
 
+    if (!code)
+        code = crystal_infile_read(path, CRYSTAL_YAML_BYTES_MAX, &text, &bytes, err);
     if (code)
         return code;
-    fd = crystal_infile_open(path, &count, err);
-    if (fd < 0)
-        return fd;
-    if (count <= LAYOUT_BYTES_MAX)
-        bytes = malloc((size_t)count + 1);
-    if (bytes && read(fd, bytes, (size_t)count) == (ssize_t)count)
-        *ret = crystal_hash(bytes, (size_t)count);
-    else
-        code = crystal_error_set(err, EIO, "%s: cannot be read", path);
-    free(bytes);
-    (void)close(fd); /* read-only */
-    return code;
+    *ret = crystal_hash(text, bytes);
+    free(text);
+    return 0;
 }
 
 /* 0, or negative where there is none that can be understood. */

@@ -6,6 +6,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -46,6 +47,35 @@ int crystal_infile_update(const char *path, uint64_t *ret_bytes,
                           struct crystal_error *err)
 {
     return regular_open(path, O_RDWR | O_NOFOLLOW, ret_bytes, err);
+}
+
+int crystal_infile_read(const char *path, size_t most, char **ret, size_t *ret_bytes,
+                        struct crystal_error *err)
+{
+    uint64_t bytes;
+    char *text;
+    ssize_t got;
+    int code = 0, fd = crystal_infile_open(path, &bytes, err);
+
+    if (fd < 0)
+        return fd;
+    text = bytes > most ? NULL : malloc((size_t)bytes + 1);
+    got = text ? pread(fd, text, (size_t)bytes, 0) : 0; /* in one piece */
+    if (bytes > most)
+        code =
+            crystal_error_set(err, EFBIG, "%s: larger than %zu MiB", path, most >> 20);
+    else if (!text)
+        code = crystal_error_set(err, ENOMEM, "%s: out of memory", path);
+    else if (got < 0)
+        code = crystal_error_set(err, errno, "%s: %s", path, strerror(errno));
+    (void)close(fd); /* read-only */
+    if (code) {
+        free(text);
+        return code;
+    }
+    *ret = text;
+    *ret_bytes = (size_t)got;
+    return 0;
 }
 
 FILE *crystal_infile_stream(const char *path, struct crystal_error *err)

@@ -18,6 +18,11 @@ int crystal_infile_open(const char *path, uint64_t *ret_bytes,
 int crystal_infile_update(const char *path, uint64_t *ret_bytes,
                           struct crystal_error *err);
 
+/* All of a file of at most `most` bytes; what is cut off meanwhile is not read. *ret is
+ * the caller's to free. Negative errno with the sentence. */
+int crystal_infile_read(const char *path, size_t most, char **ret, size_t *ret_bytes,
+                        struct crystal_error *err);
+
 /* For reading, as a stream, NULL with the sentence. */
 FILE *crystal_infile_stream(const char *path, struct crystal_error *err);
 

@@ -9,13 +9,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include <yaml.h>
 
-#define FILE_BYTES_MAX (16U << 20)
-#define DEPTH_MAX      8
-#define KEY_BYTES_MAX  512
+#define DEPTH_MAX     8
+#define KEY_BYTES_MAX 512
 
 struct reader {
     const char *name;
@@ -222,25 +220,14 @@ int crystal_yaml_parse(const char *name, const char *text, size_t text_bytes,
 int crystal_yaml_read(const char *path, struct crystal_yaml_map *ret,
                       struct crystal_error *err)
 {
-    uint64_t bytes;
+    size_t bytes;
     char *text;
-    ssize_t got;
-    int code, fd = crystal_infile_open(path, &bytes, err);
+    int code = crystal_infile_read(path, CRYSTAL_YAML_BYTES_MAX, &text, &bytes, err);
 
-    if (fd < 0)
-        return fd;
-    text = bytes > FILE_BYTES_MAX ? NULL : malloc((size_t)bytes + 1);
-    got = text ? pread(fd, text, (size_t)bytes, 0) : 0; /* 16 MiB: in one piece */
-    if (bytes > FILE_BYTES_MAX)
-        code = crystal_error_set(err, EFBIG, "%s: larger than 16 MiB", path);
-    else if (!text)
-        code = crystal_error_set(err, ENOMEM, "%s: out of memory", path);
-    else if (got < 0)
-        code = crystal_error_set(err, errno, "%s: %s", path, strerror(errno));
-    else
-        code = crystal_yaml_parse(path, text, (size_t)got, ret, err);
+    if (code)
+        return code;
+    code = crystal_yaml_parse(path, text, bytes, ret, err);
     free(text);
-    (void)close(fd); /* read-only */
     return code;
 }
 

@@ -23,7 +23,9 @@ struct crystal_yaml_map {
     size_t item_count;
 };
 
-/* Reads path (at most 16 MiB). Malformed text, a key given twice or too deep nesting is
+#define CRYSTAL_YAML_BYTES_MAX (16U << 20) /* of a file */
+
+/* Reads path. Malformed text, a key given twice or too deep nesting is
  * an error "path:line:column: ...". ret is filled on success; caller: fini. */
 int crystal_yaml_read(const char *path, struct crystal_yaml_map *ret,
                       struct crystal_error *err);
