@@ -384,14 +384,26 @@ static struct tl_code *share_queue(struct compile *c, struct tl_code *main,
     return shared;
 }
 
-static uint32_t gap_of(const struct tl_list *list, uint32_t instr)
+uint64_t tl_longest_gap(const struct tl_list *list, uint32_t instr)
 {
     const struct crystal_timeline_samples *s = &list->samples;
+    uint64_t most = s->count ? 0 : list->gap_ns[instr];
 
-    for (uint32_t i = 0; i < s->count; i++)
-        if (s->gap_ns[(size_t)i * list->program->instr_count + instr])
-            return TL_WIDE;
-    return s->count ? 0 : narrow(list->gap_ns[instr]);
+    for (uint32_t i = 0; i < s->count; i++) {
+        uint64_t ns = s->gap_ns[(size_t)i * list->program->instr_count + instr];
+
+        if (ns > most)
+            most = ns;
+    }
+    return most;
+}
+
+/* What is drawn is found by instr. */
+static uint32_t gap_of(const struct tl_list *list, uint32_t instr)
+{
+    uint64_t longest_ns = tl_longest_gap(list, instr);
+
+    return list->samples.count && longest_ns ? TL_WIDE : narrow(longest_ns);
 }
 
 /* The groups' operations go behind the iteration, so they are made first into the

@@ -338,17 +338,23 @@ static inline uint64_t tl_scaled(uint64_t ns, uint32_t ppm)
     return ns / 1000000 * ppm + ns % 1000000 * ppm / 1000000;
 }
 
+/* Evenly over 32 bits, by seed and what is drawn. */
+static inline uint32_t tl_draw(uint64_t seed, uint64_t what)
+{
+    uint64_t x = seed ^ what * UINT64_C(0x9e3779b97f4a7c15);
+
+    return (uint32_t)((x ^ x >> 32) * UINT64_C(0xd6e8feb86659fd93) >> 32);
+}
+
 /* Evenly within the jitter, by rank, iteration and instruction. */
 static inline uint64_t tl_jittered(const struct crystal_timeline *t,
                                    const struct tl_rank *r, uint64_t ns,
                                    uint32_t iteration, uint32_t instr, uint32_t what)
 {
-    uint64_t x = r->seed ^ ((uint64_t)iteration << 33 ^ (uint64_t)instr << 1 ^ what) *
-                               UINT64_C(0x9e3779b97f4a7c15);
-    int64_t factor;
+    uint32_t drawn =
+        tl_draw(r->seed, (uint64_t)iteration << 33 ^ (uint64_t)instr << 1 ^ what);
+    int64_t factor = (int64_t)(int32_t)drawn * t->jitter >> 31;
 
-    x = (x ^ x >> 32) * UINT64_C(0xd6e8feb86659fd93);
-    factor = (int64_t)(int32_t)(uint32_t)(x >> 32) * t->jitter >> 31;
     return ns >> 40 ? ns : (uint64_t)((int64_t)ns + ((int64_t)ns * factor >> 20));
 }
 
@@ -357,13 +363,13 @@ static inline uint64_t tl_gap(const struct tl_rank *r, uint64_t iteration,
                               uint32_t instr)
 {
     const struct crystal_timeline_samples *s = &r->list->samples;
-    uint64_t x = r->draws ^ iteration * UINT64_C(0x9e3779b97f4a7c15);
+    uint64_t at;
 
     if (s->count == 0)
         return r->list->gap_ns[instr];
-    x = (x ^ x >> 32) * UINT64_C(0xd6e8feb86659fd93);
-    x = (x >> 32) * s->count >> 32; /* evenly below count */
-    return s->gap_ns[x * r->list->program->instr_count + instr];
+    at = (uint64_t)tl_draw(r->draws, iteration) * s->count >>
+         32; /* evenly below count */
+    return s->gap_ns[at * r->list->program->instr_count + instr];
 }
 
 /* How long computation of ns takes this rank there. what: 0 host, 1 kernel. */
@@ -380,6 +386,8 @@ static inline uint64_t tl_computation(const struct crystal_timeline *t,
 int tl_error(int code, struct crystal_error *err);
 
 /* timeline_code.c */
+/* The longest computation before an instruction. */
+uint64_t tl_longest_gap(const struct tl_list *list, uint32_t instr);
 int tl_list_init(struct crystal_timeline *t, uint32_t rep, struct crystal_error *err);
 void tl_list_fini(struct tl_list *list);
 

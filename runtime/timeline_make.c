@@ -261,26 +261,12 @@ static uint32_t scale_of(const struct crystal_timeline_config *config, uint32_t 
     return ppm < UINT32_MAX ? (uint32_t)ppm : UINT32_MAX;
 }
 
-static uint64_t longest_gap(const struct tl_list *list, uint32_t instr)
-{
-    const struct crystal_timeline_samples *s = &list->samples;
-    uint64_t most = s->count ? 0 : list->gap_ns[instr];
-
-    for (uint32_t i = 0; i < s->count; i++) {
-        uint64_t ns = s->gap_ns[(size_t)i * list->program->instr_count + instr];
-
-        if (ns > most)
-            most = ns;
-    }
-    return most;
-}
-
 static double computation_ns(const struct tl_list *list)
 {
     double sum = (double)list->tail_ns;
 
     for (uint32_t i = 0; i < list->program->instr_count; i++) {
-        sum += (double)longest_gap(list, i);
+        sum += (double)tl_longest_gap(list, i);
         if (list->program->instrs[i].kind == CRYSTAL_OP_KERNEL)
             sum += (double)list->program->instrs[i].count;
     }
