@@ -126,6 +126,27 @@ static int schedule_check(const struct crystal_net_request *r,
         (unsigned long long)r->bytes);
 }
 
+/* What goes in front of a request's bytes on a feed. */
+static struct crystal_feed_message feed_head(const struct virtual_end *v,
+                                             const struct crystal_net_request *r,
+                                             uint32_t magic, uint64_t count,
+                                             bool has_bytes)
+{
+    const struct crystal_net_comm *comm = v->base.comm;
+
+    return (struct crystal_feed_message){
+        .magic = magic,
+        .channel = r->id.channel,
+        .comm_id = comm->comm_id,
+        .seq = r->id.operation->seq,
+        .index = r->id.step,
+        .count = count,
+        .start_ns = crystal_net_job_ns(comm->module, r->start_ns),
+        .bytes = r->bytes,
+        .crank = comm->crank,
+        .has_bytes = has_bytes && r->bytes};
+}
+
 /* Gives the request to the trees, and begins to feed it to who hears of it. */
 static int tree_begin(struct virtual_end *v, const struct crystal_net_request *r,
                       struct crystal_error *err)
@@ -154,17 +175,8 @@ static int tree_begin(struct virtual_end *v, const struct crystal_net_request *r
         return code;
     v->fed = 0;
     v->is_feeding = 1;
-    v->out = (struct crystal_feed_message){
-        .magic = CRYSTAL_FEED_TREE,
-        .channel = r->id.channel,
-        .comm_id = comm->comm_id,
-        .seq = r->id.operation->seq,
-        .index = r->id.step,
-        .count = v->hearers.message_count,
-        .start_ns = crystal_net_job_ns(comm->module, r->start_ns),
-        .bytes = r->bytes,
-        .crank = comm->crank,
-        .has_bytes = r->data && r->bytes};
+    v->out =
+        feed_head(v, r, CRYSTAL_FEED_TREE, v->hearers.message_count, r->data != NULL);
     return 0;
 }
 
@@ -229,17 +241,7 @@ static int send_ring(struct virtual_end *v, struct crystal_net_request *r,
         return code ? code : 1;
     }
     if (!v->written)
-        v->out = (struct crystal_feed_message){
-            .magic = CRYSTAL_FEED_MAGIC,
-            .channel = r->id.channel,
-            .comm_id = comm->comm_id,
-            .seq = r->id.operation->seq,
-            .index = r->id.step,
-            .count = count,
-            .start_ns = crystal_net_job_ns(comm->module, r->start_ns),
-            .bytes = r->bytes,
-            .crank = comm->crank,
-            .has_bytes = is_passed && r->bytes};
+        v->out = feed_head(v, r, CRYSTAL_FEED_MAGIC, count, is_passed);
     code = feeds_make(v, 1, err);
     return code ? code : feed_write(v, r, v->feed_fds, place->receiver, err);
 }
