@@ -86,4 +86,18 @@ static inline int nodes_begin(char *parent)
     return 0;
 }
 
+/* A test program whose cases run together, each with jobs of its own below a folder
+ * that mkdtemp makes of `parent`. Returns main's. */
+static inline int nodes_together(char *parent, const struct check_case *cases,
+                                 size_t count)
+{
+    if (nodes_begin(parent))
+        return 1;
+    check_begin();
+    alarm(300);
+    check_together(cases, count);
+    by_hand_end(parent);
+    return check_end();
+}
+
 #endif

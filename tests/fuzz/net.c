@@ -12,6 +12,8 @@
 #include "replay/net_tcp.h"
 #include "replay/virtual_feed.h"
 
+#include "tests/fuzz/net_context.h"
+
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -20,22 +22,6 @@
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 #define ROOM 100
-
-static struct crystal_net_context *context(void)
-{
-    static struct crystal_net_context made;
-    struct crystal_error err = {0};
-
-    if (!made.comm) {
-        /* paced, so that rendezvous and its acks are on */
-        (void)setenv("CRYSTAL_WIRE", "1000000000000,1", 1);
-        (void)setenv("CRYSTAL_LOG", "error", 1);
-        made.comm = crystal_net_comm_get(crystal_net_module_get(&err), 1, 0, &err);
-        if (!made.comm || crystal_net_comm_set(made.comm, 2, 0, &err))
-            abort();
-    }
-    return &made;
-}
 
 static void feed_hello(const uint8_t *data, size_t size)
 {
@@ -64,10 +50,10 @@ static void feed_end(int is_send, size_t piece, const uint8_t *data, size_t size
 
     if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds) < 0)
         return;
-    op.comm = context()->comm;
+    op.comm = net_context()->comm;
     if (is_send)
         id.operation = &op; /* rendezvous: it waits for acks */
-    end = crystal_tcp_end_create(context(), fds[0], is_send, 1, &err);
+    end = crystal_tcp_end_create(net_context(), fds[0], is_send, 1, &err);
     if (!end)
         abort();
     for (int i = 0; i < 4 && !failed; i++)

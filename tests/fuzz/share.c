@@ -11,6 +11,8 @@
 
 #include "replay/net_tcp_internal.h"
 
+#include "tests/fuzz/net_context.h"
+
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -45,22 +47,6 @@ static void take(struct input *in, void *to, size_t bytes)
     in->size -= part;
 }
 
-static struct crystal_net_context *context(void)
-{
-    static struct crystal_net_context made;
-    struct crystal_error err = {0};
-
-    if (!made.comm) {
-        /* paced, so that answers are asked for */
-        (void)setenv("CRYSTAL_WIRE", "1000000000000,1", 1);
-        (void)setenv("CRYSTAL_LOG", "error", 1);
-        made.comm = crystal_net_comm_get(crystal_net_module_get(&err), 1, 0, &err);
-        if (!made.comm || crystal_net_comm_set(made.comm, 2, 0, &err))
-            abort();
-    }
-    return &made;
-}
-
 struct pair {
     struct tcp_end *end;         /* the plugin's side */
     struct crystal_share *other; /* receiving: the sender's mapping */
@@ -86,8 +72,8 @@ static void pair_begin(struct pair *p, int is_send)
         abort();
     p->memory = mmap(NULL, HEAD_BYTES + CRYSTAL_SHARE_BYTES, PROT_READ | PROT_WRITE,
                      MAP_SHARED, fd, 0);
-    p->end =
-        (struct tcp_end *)crystal_tcp_end_create(context(), fds[0], is_send, 1, &err);
+    p->end = (struct tcp_end *)crystal_tcp_end_create(net_context(), fds[0], is_send, 1,
+                                                      &err);
     if (p->memory == MAP_FAILED || !p->end)
         abort();
     (void)close(fd);
@@ -178,7 +164,7 @@ static int post(struct pair *p, struct crystal_net_request *requests[POSTS], int
     struct crystal_error err = {0};
     int code = 0;
 
-    op.comm = context()->comm;
+    op.comm = net_context()->comm;
     if (p->is_send)
         id.operation = &op; /* rendezvous: it waits for answers */
     while (!code && *count < POSTS) {

@@ -3,22 +3,18 @@
  */
 #include "config.h"
 
-#include "replay/compose.h"
 #include "replay/measure.h"
-#include "replay/run_record.h"
-#include "runtime/blockfile.h"
-#include "runtime/profile_file.h"
 
 #include "tests/check.h"
-#include "tests/job.h"
+#include "tests/composed.h"
 
 #include <errno.h>
 
 #define ALONE_NS 132072 /* all-reduce of 32768 floats by two: 2 * 65536 + 1000 ns */
 
-/* An all-reduce and the wait for it. */
 static const struct crystal_compose_pass first_pass;
 
+/* An all-reduce and the wait for it. */
 static void reduce(struct job *j, uint16_t comm, uint64_t count, uint64_t took_ns)
 {
     uint64_t record = crystal_trace_count(j->trace);
@@ -70,40 +66,19 @@ static void plan(struct job *j)
     rank(j, "plan", 1, first1, 2000, ALONE_NS + 1400, 32768);
 }
 
-/* What the net plugin of a rank saw: all calls, by tree with LL. */
+/* What the net plugin of a rank saw: all calls, by tree with LL, in any order. */
 static void saw(const struct job *j, uint32_t lrank, uint8_t func)
 {
-    static const struct crystal_blockfile_kind kind = CRYSTAL_RUN_KIND;
-    struct crystal_block_writer *w;
-    char path[160];
+    struct crystal_run_record records[6];
 
-    job_path(j, path, sizeof path, "plan/%u.run", lrank);
-    w = crystal_block_create(path, &kind, lrank, 0, &job_err);
-    JOB_MUST(!w);
-    for (uint64_t i = 6; i-- > 0;) { /* in any order */
-        struct crystal_run_record r = {
+    for (uint64_t i = 0; i < 6; i++)
+        records[5 - i] = (struct crystal_run_record){
             .order = i,
             .func = func,
             .nranks = 2,
             .way = CRYSTAL_OP_WAY(i % 2 ? CRYSTAL_OP_ALGO_RING : CRYSTAL_OP_ALGO_TREE,
                                   CRYSTAL_OP_PROTO_LL)};
-
-        crystal_block_append(w, &r);
-    }
-    JOB_MUST(crystal_block_close(w, &job_err));
-    JOB_MUST(crystal_block_seal(path, &kind, &job_err));
-}
-
-static struct crystal_profile *composed(const struct job *j)
-{
-    struct crystal_profile *p;
-    char path[160];
-
-    JOB_MUST(crystal_plan_compose(j->dir, NULL, &first_pass, &job_err));
-    job_path(j, path, sizeof path, "job.profile");
-    p = crystal_profile_open(path, &job_err);
-    JOB_MUST(!p);
-    return p;
+    job_saw(j, lrank, records, 6);
 }
 
 /* The nth instruction of a kind. */
@@ -129,7 +104,7 @@ static void measures_and_composes(void)
 
     capture(&j);
     plan(&j);
-    p = composed(&j);
+    p = job_composed(&j, &first_pass);
     job_path(&j, path, sizeof path, "job.graph");
     g = crystal_graph_open(path, &job_err);
     JOB_MUST(!g);
@@ -203,7 +178,7 @@ static void waits_may_differ(void)
     }
     job_hint(&j, 3);
     job_rank_end(&j);
-    p = composed(&j);
+    p = job_composed(&j, &first_pass);
     ops = crystal_profile_ops(p, 0);
     for (uint32_t i = 0; i < crystal_profile_rep(p, 0)->instr_count; i++)
         sum += ops[i].gap_ns;
@@ -229,7 +204,7 @@ static void measures_in_slices(void)
     JOB_MUST(crystal_layout_write(path, &j.layout, &job_err));
     rank(&j, "plan", 0, first0, 4000, ALONE_NS, 32768);
     rank(&j, "plan", 1, second, 11, 5, 32768);
-    p = composed(&j);
+    p = job_composed(&j, &first_pass);
     CHECK_EQ(crystal_profile_rep(p, 0)->origin, CRYSTAL_ORIGIN_MEASURED);
     CHECK_EQ(crystal_profile_rep(p, 1)->origin, CRYSTAL_ORIGIN_MEASURED);
     CHECK_EQ(crystal_profile_head(p)->measured_count, 2);
@@ -266,7 +241,7 @@ static void tells_messages_from_operations(void)
             if (!plan && r == 3)
                 JOB_MUST(crystal_graph_build(j.dir, &job_err));
         }
-    p = composed(&j);
+    p = job_composed(&j, &first_pass);
     CHECK_EQ(crystal_profile_head(p)->overhead_ns, 300);
     CHECK_EQ(crystal_profile_head(p)->op_overhead_ns, 5000);
     CHECK_EQ(crystal_profile_head(p)->overhead_sample_count, 2 + 4);
@@ -297,7 +272,7 @@ static void refuses_what_does_not_fit(void)
     capture(&j);
     refuse(&j, "plan/0.trace");
     plan(&j);
-    p = composed(&j);
+    p = job_composed(&j, &first_pass);
 
     /* another program */
     job_rank(&j, "plan", 0);
@@ -364,7 +339,7 @@ static void refuses_every_cut(void)
 
     capture(&j);
     plan(&j);
-    crystal_profile_close(composed(&j));
+    crystal_profile_close(job_composed(&j, &first_pass));
     job_path(&j, path, sizeof path, "job.profile");
     file = fopen(path, "rb");
     JOB_MUST(!file);
@@ -395,7 +370,7 @@ static void golden(void)
 
             capture(&j);
             plan(&j);
-            crystal_profile_close(composed(&j));
+            crystal_profile_close(job_composed(&j, &first_pass));
             (void)snprintf(command, sizeof command, "cp '%s/job.profile' '%s'", j.dir,
                            path);
             JOB_MUST(system(command) != 0);
@@ -434,7 +409,7 @@ static void keeps_ways(void)
     dp = instr_of(program, CRYSTAL_OP_COLL, 1);
     for (int fits = 0; fits < 2; fits++) {
         saw(&j, 0, fits ? CRYSTAL_FUNC_ALLREDUCE : CRYSTAL_FUNC_BROADCAST);
-        p = composed(&j);
+        p = job_composed(&j, &first_pass);
         CHECK_EQ(crystal_profile_ops(p, 0)[tp].way,
                  fits ? CRYSTAL_OP_WAY(CRYSTAL_OP_ALGO_TREE, CRYSTAL_OP_PROTO_LL) : 0);
         CHECK_EQ(crystal_profile_ops(p, 0)[dp].way,

@@ -4,14 +4,10 @@
  */
 #include "config.h"
 
-#include "replay/compose.h"
-#include "replay/run_record.h"
-#include "runtime/blockfile.h"
-#include "runtime/profile_file.h"
 #include "runtime/timeline.h"
 
 #include "tests/check.h"
-#include "tests/job.h"
+#include "tests/composed.h"
 
 #include <stdbool.h>
 
@@ -22,6 +18,7 @@
 #define LATE_NS   7000
 #define WAITED_NS 160000 /* 20 % of the computation */
 #define ROUNDS    4
+#define CALLS_MAX 8 /* of a round */
 
 enum { TP, DP, REDUCES };
 
@@ -67,38 +64,25 @@ static void capture(struct job *j)
 static void saw(const struct job *j, uint32_t lrank, const uint8_t *funcs,
                 uint64_t count, uint64_t late, uint64_t waited_ns)
 {
-    static const struct crystal_blockfile_kind kind = CRYSTAL_RUN_KIND;
-    struct crystal_block_writer *w;
-    char path[160];
+    struct crystal_run_record records[ROUNDS * CALLS_MAX];
 
-    job_path(j, path, sizeof path, "plan/%u.run", lrank);
-    w = crystal_block_create(path, &kind, lrank, 0, &job_err);
-    JOB_MUST(!w);
     for (uint64_t i = 0; i < ROUNDS * count; i++) {
         bool is_late = i >= count && i % count == late;
-        struct crystal_run_record r = {.order = i,
-                                       .func = funcs[i % count],
-                                       .nranks = 2,
-                                       .waited_us =
-                                           is_late ? (uint32_t)(waited_ns / 1000) : 0};
 
-        crystal_block_append(w, &r);
+        records[i] = (struct crystal_run_record){
+            .order = i,
+            .func = funcs[i % count],
+            .nranks = 2,
+            .waited_us = is_late ? (uint32_t)(waited_ns / 1000) : 0};
     }
-    JOB_MUST(crystal_block_close(w, &job_err));
-    JOB_MUST(crystal_block_seal(path, &kind, &job_err));
+    job_saw(j, lrank, records, ROUNDS * count);
 }
 
 static struct crystal_profile *composed(const struct job *j, uint32_t cpu_count)
 {
     const struct crystal_compose_pass pass = {.cpu_count = cpu_count};
-    struct crystal_profile *p;
-    char path[160];
 
-    JOB_MUST(crystal_plan_compose(j->dir, NULL, &pass, &job_err));
-    job_path(j, path, sizeof path, "job.profile");
-    p = crystal_profile_open(path, &job_err);
-    JOB_MUST(!p);
-    return p;
+    return job_composed(j, &pass);
 }
 
 static uint64_t all_gaps(const struct crystal_profile *p, uint32_t rep)

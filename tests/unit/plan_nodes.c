@@ -252,11 +252,5 @@ int main(void)
     };
     char parent[] = "/tmp/crystal-plan-nodes.XXXXXX";
 
-    if (nodes_begin(parent))
-        return 1;
-    check_begin();
-    alarm(300);
-    check_together(cases, sizeof cases / sizeof *cases);
-    by_hand_end(parent);
-    return check_end();
+    return nodes_together(parent, cases, sizeof cases / sizeof *cases);
 }

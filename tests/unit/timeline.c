@@ -84,6 +84,14 @@ static void bench_open(struct bench *b, const struct job *j)
     };
 }
 
+/* The same with a rank from outside. */
+static void bench_open_without(struct bench *b, const struct job *j, uint32_t lrank)
+{
+    bench_open(b, j);
+    b->outside[lrank] = 1;
+    b->config.is_outside = b->outside;
+}
+
 static void bench_start(struct bench *b, uint64_t now_ns)
 {
     b->timeline = crystal_timeline_create(&b->config, &job_err);
@@ -392,9 +400,7 @@ static void outside_ranks_are_fed(void)
     struct job j;
 
     data_parallel(&j, 4);
-    bench_open(&b, &j);
-    b.outside[0] = 1;
-    b.config.is_outside = b.outside;
+    bench_open_without(&b, &j, 0);
     b.config.iterations = 0;
     b.config.wire.latency_ns = 10;
     for (uint32_t r = 0; r < 4; r++)
@@ -432,9 +438,7 @@ static void outside_messages(void)
     struct job j;
 
     pipeline(&j);
-    bench_open(&b, &j);
-    b.outside[3] = 1;
-    b.config.is_outside = b.outside;
+    bench_open_without(&b, &j, 3);
     b.config.iterations = 0;
     bench_start(&b, 1000);
     bench_advance(&b, UINT64_MAX - 1);
@@ -463,9 +467,7 @@ static void outside_ranks_follow(void)
     struct job j;
 
     data_parallel(&j, 4);
-    bench_open(&b, &j);
-    b.outside[0] = 1;
-    b.config.is_outside = b.outside;
+    bench_open_without(&b, &j, 0);
     b.config.outside_after_ns = after;
     b.config.wire.latency_ns = 10;
     for (uint32_t r = 0; r < 4; r++) {
@@ -505,9 +507,7 @@ static void outside_messages_follow(void)
     struct job j;
 
     pipeline(&j);
-    bench_open(&b, &j);
-    b.outside[3] = 1;
-    b.config.is_outside = b.outside;
+    bench_open_without(&b, &j, 3);
     b.config.outside_after_ns = after;
     for (uint32_t r = 0; r < STAGES; r++)
         after[r] = b.gaps[r];

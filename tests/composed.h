@@ -1,0 +1,44 @@
+/* Plan's end for a job made by hand (tests/job.h). Failing calls end the test program.
+ */
+#ifndef CRYSTAL_TESTS_COMPOSED_H
+#define CRYSTAL_TESTS_COMPOSED_H
+
+#include "replay/compose.h"
+#include "replay/run_record.h"
+#include "runtime/blockfile.h"
+#include "runtime/profile_file.h"
+
+#include "tests/job.h"
+
+/* plan/LRANK.run: what the rank's net plugin saw. */
+static inline void job_saw(const struct job *j, uint32_t lrank,
+                           const struct crystal_run_record *records, size_t count)
+{
+    static const struct crystal_blockfile_kind kind = CRYSTAL_RUN_KIND;
+    struct crystal_block_writer *w;
+    char path[160];
+
+    job_path(j, path, sizeof path, "plan/%u.run", lrank);
+    w = crystal_block_create(path, &kind, lrank, 0, &job_err);
+    JOB_MUST(!w);
+    for (size_t i = 0; i < count; i++)
+        crystal_block_append(w, &records[i]);
+    JOB_MUST(crystal_block_close(w, &job_err));
+    JOB_MUST(crystal_block_seal(path, &kind, &job_err));
+}
+
+/* Composes job.profile, without calibration. The caller closes it. */
+static inline struct crystal_profile *
+job_composed(const struct job *j, const struct crystal_compose_pass *pass)
+{
+    struct crystal_profile *p;
+    char path[160];
+
+    JOB_MUST(crystal_plan_compose(j->dir, NULL, pass, &job_err));
+    job_path(j, path, sizeof path, "job.profile");
+    p = crystal_profile_open(path, &job_err);
+    JOB_MUST(!p);
+    return p;
+}
+
+#endif
