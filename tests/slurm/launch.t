@@ -3,9 +3,7 @@
 # and a script; addresses of the program's own; a virtual environment; what is refused.
 # shellcheck source=tests/slurm/lib.sh
 . "${CRYSTAL_SRCDIR:-$(dirname "$0")/../..}/tests/slurm/lib.sh"
-venv=${CRYSTAL_PYTHON:-${XDG_CACHE_HOME:-$HOME/.cache}/crystal/venv/bin/python}
-venv=${venv%/bin/python}
-[ -x "$venv/bin/python" ] || skip_all "no $venv; run contrib/pytorch/install"
+need_pytorch
 cluster_begin 2
 export OMP_NUM_THREADS=1 PYTHONWARNINGS=ignore
 crystal=(--crystal-logical-ranks=8 --crystal-ranks-per-node=2 --crystal-sandbox=2-3

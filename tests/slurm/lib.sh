@@ -86,6 +86,13 @@ skip_all() { # REASON
     exit 0
 }
 
+# Sets venv, the virtual environment that has PyTorch.
+need_pytorch() {
+    venv=${CRYSTAL_PYTHON:-${XDG_CACHE_HOME:-$HOME/.cache}/crystal/venv/bin/python}
+    venv=${venv%/bin/python}
+    [ -x "$venv/bin/python" ] || skip_all "no $venv; run contrib/pytorch/install"
+}
+
 cluster_begin() { # NODES [OPTION...]
     [ "$(id -u)" = 0 ] || skip_all "needs root"
     [ -e "$CRYSTAL_BUILDDIR/.libs/crystal.so" ] ||

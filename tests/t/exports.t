@@ -3,17 +3,7 @@
 set -u
 check=$CRYSTAL_SRCDIR/tests/tool/check-exports
 libs=$CRYSTAL_BUILDDIR/.libs
-number=0
-
-result() { # result NAME OK TEXT
-    number=$((number + 1))
-    if [ "$2" = 1 ]; then
-        echo "ok $number - $1"
-    else
-        echo "not ok $number - $1"
-        echo "$3" | sed 's/^/# /'
-    fi
-}
+. "$CRYSTAL_SRCDIR/tests/t/tap.sh"
 
 library() { # library FILE REGEX SYMBOL: passes, and does export SYMBOL
     local out code

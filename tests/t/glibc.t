@@ -3,23 +3,14 @@
 # that it runs in their containers, and nothing that a container may lack.
 set -u
 libs=$CRYSTAL_BUILDDIR/.libs
-number=0
+. "$CRYSTAL_SRCDIR/tests/t/tap.sh"
 command -v objdump >/dev/null || { echo "1..0 # SKIP no objdump; install binutils"; exit 0; }
 newer() { # FILE: what it needs that came after 2.28
     objdump -T "$1" | grep -oE 'GLIBC_2\.(29|[3-9][0-9])\)? +[A-Za-z0-9_]+' | tr -s ' ' | sort -u
 }
-report() { # NAME GOT WANT
-    number=$((number + 1))
-    if [ "$2" = "$3" ]; then
-        echo "ok $number - $1"
-    else
-        echo "not ok $number - $1"
-        echo "$2" | sed 's/^/#   /'
-    fi
-}
 for name in libcrystal-nccl libcrystal-hostccl libnccl-net-crystal libcrystal-graph; do
-    report "$name.so: no newer function" "$(newer "$libs/$name.so")" ""
-    report "$name.so: needs glibc's libraries only" "$(objdump -p "$libs/$name.so" |
+    is "$name.so: no newer function" "$(newer "$libs/$name.so")" ""
+    is "$name.so: needs glibc's libraries only" "$(objdump -p "$libs/$name.so" |
         sed -n 's/^ *NEEDED *//p' | grep -vE '^(libc|libm|libdl|libpthread|librt|ld-linux.*)\.so' | tr '\n' ' ')" ""
 done
 # The test sees one where there is one.
@@ -34,7 +25,7 @@ int look(const char *path)
 }
 C
 if ${CC:-cc} -shared -fPIC -o "glibc-$$.so" "glibc-$$.c" && [ "$(getconf GNU_LIBC_VERSION | sed 's/.*2\.//')" -ge 33 ]; then
-    report "a newer function is found" "$(newer "glibc-$$.so" | sed 's/.* //')" stat
+    is "a newer function is found" "$(newer "glibc-$$.so" | sed 's/.* //')" stat
 fi
 rm -f "glibc-$$.c" "glibc-$$.so"
 echo "1..$number"

@@ -7,14 +7,7 @@ trap 'rm -rf "$library"' EXIT
 ln -s "$CRYSTAL_BUILDDIR/tests/fake/.libs/cuda.so" "$library/libcuda.so.1"
 export LD_LIBRARY_PATH=$library${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
 export CRYSTAL_BUFFERS=gpu
-number=0
-
-result() { # NAME OK TEXT
-    number=$((number + 1))
-    [ "$2" = 1 ] && echo "ok $number - $1" && return
-    echo "not ok $number - $1"
-    echo "$3" | sed 's/^/# /'
-}
+. "$CRYSTAL_SRCDIR/tests/t/tap.sh"
 
 out=$(FAKE_CUDA_DELAY_US=0 "$CRYSTAL_BUILDDIR/tests/unit/virtual_ring" 2>&1)
 result "values" $(($? == 0)) "$out"

@@ -4,14 +4,7 @@
 set -u
 folder=$(mktemp -d)/gpu-folder
 trap 'rm -rf "$(dirname "$folder")"' EXIT
-number=0
-
-result() { # NAME OK TEXT
-    number=$((number + 1))
-    [ "$2" = 1 ] && echo "ok $number - $1" && return
-    echo "not ok $number - $1"
-    echo "$3" | sed 's/^/# /'
-}
+. "$CRYSTAL_SRCDIR/tests/t/tap.sh"
 
 out=$("$CRYSTAL_SRCDIR/tests/gpu/folder" "$CRYSTAL_SRCDIR" "$CRYSTAL_BUILDDIR" "$folder" \
     2>&1)

@@ -4,17 +4,7 @@ set -u
 tool=$CRYSTAL_SRCDIR/tests/tool
 tmp=$(mktemp -d) || exit 1
 trap 'rm -rf "$tmp"' EXIT
-number=0
-
-result() { # result NAME OK TEXT
-    number=$((number + 1))
-    if [ "$2" = 1 ]; then
-        echo "ok $number - $1"
-    else
-        echo "not ok $number - $1"
-        echo "$3" | sed 's/^/# /'
-    fi
-}
+. "$CRYSTAL_SRCDIR/tests/t/tap.sh"
 
 passes() { # passes NAME COMMAND...
     local name=$1 out code

@@ -5,17 +5,7 @@ set -u
 : "${CRYSTAL_SRCDIR:=$(cd "$(dirname "$0")/../.." && pwd)}"
 : "${CRYSTAL_BUILDDIR:=$CRYSTAL_SRCDIR/build}"
 scrystal=$CRYSTAL_BUILDDIR/scrystal pages=$CRYSTAL_SRCDIR/doc/man
-count=0
-is() { # NAME GOT WANT
-    count=$((count + 1))
-    if [ "$2" = "$3" ]; then
-        echo "ok $count - $1"
-    else
-        echo "not ok $count - $1"
-        printf 'got:\n%s\nwant:\n%s\n' "$2" "$3" | sed 's/^/# /'
-    fi
-}
-
+. "$CRYSTAL_SRCDIR/tests/t/tap.sh"
 # The names that stand in the left column of a list, below the line that matches.
 names_below() { # PATTERN
     sed -n "/$1/,\$s/^  \([a-z]\{2,\}\) .*/\1/p"
@@ -60,7 +50,7 @@ if command -v mandoc >/dev/null; then
     is "it would" "$(printf '.TH A 1 2026-11-30\n.SH NAME\na \\- b\n.XX\n' |
         mandoc -T lint -W warning 2>&1 | grep -c XX)" 1
 else
-    count=$((count + 1))
-    echo "ok $count - mandoc has nothing to say # SKIP install mandoc"
+    number=$((number + 1))
+    echo "ok $number - mandoc has nothing to say # SKIP install mandoc"
 fi
-echo "1..$count"
+echo "1..$number"

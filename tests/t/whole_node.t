@@ -6,17 +6,10 @@ set -u
 tmp=$(mktemp -d)
 trap 'rm -rf "$tmp"' EXIT
 folder=$tmp/folder
-number=0
+. "$CRYSTAL_SRCDIR/tests/t/tap.sh"
 hostccl=$CRYSTAL_BUILDDIR/.libs/libcrystal-hostccl.so
 cudart=$CRYSTAL_BUILDDIR/tests/fake/.libs/cudart.so
 [ -e "$hostccl" ] && [ -e "$cudart" ] || { echo "1..0 # SKIP no shared libraries"; exit 0; }
-
-result() { # NAME OK TEXT
-    number=$((number + 1))
-    [ "$2" = 1 ] && echo "ok $number - $1" && return
-    echo "not ok $number - $1"
-    echo "$3" | sed 's/^/# /'
-}
 
 whole_node() {
     TMPDIR=$tmp GPUS=${GPUS:-2} NCCL=$hostccl CUDART=$cudart OUT=$tmp WIRE=100000000,5000 LARGEST=14 RUNS=2 \
