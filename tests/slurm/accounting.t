@@ -1,15 +1,12 @@
 #!/bin/bash
-# Accounting: slurmdbd on a MariaDB of its own, limits and QOS enforced. What sacct and squeue
-# show of an emulated job, and who is refused by Slurm itself.
+# Accounting: slurmdbd on a MariaDB of its own, limits and QOS enforced. What sacct, squeue
+# and sreport show of an emulated job, and who is refused by Slurm itself.
 # shellcheck source=tests/slurm/lib.sh
 . "${CRYSTAL_SRCDIR:-$(dirname "$0")/../..}/tests/slurm/lib.sh"
 PATH=$PATH:/usr/sbin
 for program in mariadbd mariadb-install-db slurmdbd; do
-    command -v $program >/dev/null || {
-        echo "ok 1 - accounting # SKIP no $program; install mariadb-server slurmdbd slurm-wlm-mysql-plugin"
-        echo "1..1"
-        exit 0
-    }
+    command -v $program >/dev/null ||
+        skip_all "no $program; install mariadb-server slurmdbd slurm-wlm-mysql-plugin"
 done
 cluster_begin 2 --accounting "add account ml
 add qos emulate
@@ -66,5 +63,18 @@ is "-M of a cluster that there is not: exit code" "$code" 1
 has "-M of a cluster that there is not: Slurm's sentence" "$err" "No cluster 'elsewhere' known by database"
 run srun -M crystal "${crystal[@]}" -J far --crystal-stages=capture "$rank"
 is "-M" "$code" 0
+# CPU seconds of jobs with less than four CPUs, and with more, as eight ranks would have.
+# Both of today: of a time that begins on another day sreport shows whole days.
+cpu_seconds() {
+    sacct -n -P -X -a -T -S "$(date +%F)" -o CPUTimeRAW,Account |
+        awk -F'|' '$2 == "ml" { s += $1 } END { print s }'
+}
+report() {
+    sreport -n -P -t Seconds job sizesbyaccount FlatView Grouping=4 start="$(date +%F)" \
+        end="$(date -d '+1 hour' +%FT%H:00:00)"
+}
+is_reported() { [ "$(report)" = "crystal|ml|$(cpu_seconds)|0|100.00%" ]; }
+wait_until 20 is_reported
+is "sreport: physical CPUs only" "$(report)" "crystal|ml|$(cpu_seconds)|0|100.00%"
 nothing_left "nothing is left"
 done_testing
