@@ -313,6 +313,18 @@ static int is_key(const struct key *key, const char *name)
             (key->type == TYPE_NAMES && strcmp(name + bytes, "[]") == 0));
 }
 
+/* 1 for a section without keys, or inject without rules: all are comments, say. */
+static int is_nothing(const struct crystal_yaml_item *item)
+{
+    const size_t bytes = strlen(item->key);
+    int is_section = strcmp(item->key, "inject") == 0;
+
+    for (size_t i = 0; i < KEY_COUNT; i++)
+        is_section |=
+            strncmp(keys[i].name, item->key, bytes) == 0 && keys[i].name[bytes] == '.';
+    return is_section && !item->value[0];
+}
+
 static int apply_inject(struct crystal_conf *conf, const struct crystal_yaml_item *item,
                         const char *path, struct crystal_error *err)
 {
@@ -328,6 +340,8 @@ static int apply(struct crystal_conf *conf, const struct crystal_yaml_item *item
 {
     int code;
 
+    if (is_nothing(item))
+        return 0;
     if (strcmp(item->key, "inject[]") == 0)
         return apply_inject(conf, item, path, err);
     code = crystal_stage_rules_set(conf->stage, item->key, item->value);

@@ -80,10 +80,12 @@ static int set_log(char **log, const char *value)
     return 0;
 }
 
-/* key behind "stage.NAME." */
+/* key behind "stage.NAME.", empty for the section itself */
 static int set_one(struct crystal_stage_rules *rules, int stage, const char *key,
                    const char *value)
 {
+    if (!*key || (strcmp(key, "env") == 0 && !*value))
+        return *value ? -ENOENT : 0; /* a section without keys */
     if (strncmp(key, "env.", 4) == 0 && key[4])
         return set_env(&rules->env, key + 4, value);
     if (strcmp(key, "args[]") == 0)
@@ -102,14 +104,17 @@ static int set_one(struct crystal_stage_rules *rules, int stage, const char *key
 int crystal_stage_rules_set(struct crystal_stage_rules rules[CRYSTAL_STAGE_COUNT],
                             const char *key, const char *value)
 {
+    if (strcmp(key, "stage") == 0)
+        return *value ? -ENOENT : 0;
     if (strncmp(key, "stage.", 6) != 0)
         return -ENOENT;
     key += 6;
     for (int i = 0; i < CRYSTAL_STAGE_COUNT; i++) {
         size_t bytes = strlen(crystal_stage_names[i]);
 
-        if (strncmp(key, crystal_stage_names[i], bytes) == 0 && key[bytes] == '.')
-            return set_one(&rules[i], i, key + bytes + 1, value);
+        if (strncmp(key, crystal_stage_names[i], bytes) == 0 &&
+            (key[bytes] == '.' || !key[bytes]))
+            return set_one(&rules[i], i, key + bytes + (key[bytes] == '.'), value);
     }
     return -ENOENT;
 }

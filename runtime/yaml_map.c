@@ -24,6 +24,7 @@ struct reader {
         int is_sequence;
         char *key;         /* the key that waits for its value, or NULL */
         size_t prefix_len; /* of reader.prefix at this depth */
+        size_t items;      /* of the map when this depth began */
     } stack[DEPTH_MAX];
     int depth;
     char prefix[KEY_BYTES_MAX];
@@ -115,6 +116,7 @@ static int push(struct reader *r, int is_sequence, yaml_mark_t mark,
     r->stack[r->depth].is_sequence = is_sequence;
     r->stack[r->depth].key = NULL;
     r->stack[r->depth].prefix_len = strlen(r->prefix);
+    r->stack[r->depth].items = r->map.item_count;
     r->depth++;
     return 0;
 }
@@ -129,6 +131,22 @@ static void pop(struct reader *r)
         free(r->stack[r->depth - 1].key);
         r->stack[r->depth - 1].key = NULL;
     }
+}
+
+/* The end of a mapping or list; one that holds nothing becomes its key without a value.
+ */
+static int leave(struct reader *r, yaml_mark_t mark, struct crystal_error *err)
+{
+    const int is_empty = r->stack[r->depth - 1].items == r->map.item_count;
+    const size_t suffix = r->stack[r->depth - 1].is_sequence ? 2 : 1;
+    char key[KEY_BYTES_MAX];
+
+    snprintf(key, sizeof key, "%s", r->prefix);
+    pop(r);
+    if (!is_empty || r->depth == 0)
+        return 0;
+    key[strlen(key) - suffix] = '\0';
+    return add_item(r, key, "", mark, err);
 }
 
 static int scalar(struct reader *r, const yaml_event_t *event,
@@ -175,8 +193,7 @@ static int handle(struct reader *r, const yaml_event_t *event, int *done,
         return push(r, 1, event->start_mark, err);
     case YAML_MAPPING_END_EVENT:
     case YAML_SEQUENCE_END_EVENT:
-        pop(r);
-        return 0;
+        return leave(r, event->start_mark, err);
     case YAML_ALIAS_EVENT:
         return place_error(r, event->start_mark, err, "aliases are not supported");
     default:

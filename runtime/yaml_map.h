@@ -1,5 +1,6 @@
 /* A YAML file as a flat list of "key = value" with places. Nested mappings become
- * dotted keys ("wire.latency"), the elements of a sequence of scalars repeat "key[]".
+ * dotted keys ("wire.latency"), the elements of a sequence of scalars repeat "key[]";
+ * a mapping or sequence that holds nothing is its key with an empty value.
  * What configuration and layout files need, and no more: anchors, tags, several
  * documents and mappings inside sequences are refused with line and column.
  */

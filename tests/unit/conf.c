@@ -114,6 +114,22 @@ static void a_cluster(void)
     crystal_conf_fini(&conf);
 }
 
+/* As where all keys of a section are comments. */
+static void empty_sections(void)
+{
+    struct crystal_conf conf;
+
+    CHECK_EQ(read_text("limits:\nwire: {}\nallow: {groups: []}\ninject: []\n"
+                       "stage:\n  plan:\n    env:\n    args: []\n  emulate:\n",
+                       &conf),
+             0);
+    CHECK_EQ(conf.allow_groups.count, 0);
+    CHECK_EQ(conf.logical_ranks_max, 1048576);
+    crystal_conf_fini(&conf);
+    CHECK_EQ(read_text("stage:\n", &conf), 0);
+    crystal_conf_fini(&conf);
+}
+
 static void faults(void)
 {
     static const struct {
@@ -163,6 +179,12 @@ static void faults(void)
         {"inject: [\"value=file:a\"]\n", "'file:a' is none of"},
         {"inject:\n  - {op: recv}\n", ":2:5:"},
         {"inject: value=own\n", ":1:9: unknown key 'inject'"},
+        {"limits: {logical_ranks: []}\n",
+         ":1:26: limits.logical_ranks: '' is no count"},
+        {"wire: {latency: {}}\n", "wire.latency: '' is no duration"},
+        {"wier: {}\n", "unknown key 'wier'"},
+        {"stage: {train: }\n", "unknown key 'stage.train'"},
+        {"stage: {plan: x}\n", "unknown key 'stage.plan'"},
         {"a: [\n", ":2:1:"},
     };
     struct crystal_conf conf;
@@ -252,6 +274,7 @@ int main(void)
     CHECK_RUN(units);
     CHECK_RUN(values_over_defaults);
     CHECK_RUN(a_cluster);
+    CHECK_RUN(empty_sections);
     CHECK_RUN(faults);
     CHECK_RUN(example_file_is_the_table);
     CHECK_RUN(manual_page_is_the_table);

@@ -42,6 +42,26 @@ static void empty_file(void)
     crystal_yaml_fini(&map);
 }
 
+/* Nothing of what stands in a file is lost without a word. */
+static void empty_mappings_and_lists(void)
+{
+    static const char *const want[] = {"a", "b", "c.d", "c.e", "f"};
+
+    CHECK_EQ(parse("a: {}\nb: []\nc: {d: {}, e: []}\nf:\n"), 0);
+    CHECK_EQ(map.item_count, 5);
+    for (unsigned i = 0; i < 5 && i < map.item_count; i++) {
+        CHECK_STR(map.items[i].key, want[i]);
+        CHECK_STR(map.items[i].value, "");
+    }
+    CHECK_EQ(map.items[3].line, 3);
+    crystal_yaml_fini(&map);
+    CHECK_EQ(parse("{}\n"), 0);
+    CHECK_EQ(map.item_count, 0);
+    crystal_yaml_fini(&map);
+    CHECK(parse("a: {}\na: []\n") < 0);
+    CHECK_HAS(crystal_error_text(&err), "key 'a' is given twice");
+}
+
 static void faults_name_their_place(void)
 {
     static const struct {
@@ -77,6 +97,7 @@ int main(void)
     check_begin();
     CHECK_RUN(nesting_and_lists);
     CHECK_RUN(empty_file);
+    CHECK_RUN(empty_mappings_and_lists);
     CHECK_RUN(faults_name_their_place);
     CHECK_RUN(missing_file);
     return check_end();
