@@ -140,8 +140,9 @@ def attach():
     if _backend:
         distributed_c10d.ProcessGroupGloo = _backend.ProcessGroupCrystal
         torch.distributed.ProcessGroupGloo = _backend.ProcessGroupCrystal
-    if os.environ.get("CRYSTAL_STAGE") == "capture" and _preloaded("crystal_iteration_hint"):
+    if torch.distributed.is_nccl_available():
         _name_groups()
+    if os.environ.get("CRYSTAL_STAGE") == "capture" and _preloaded("crystal_iteration_hint"):
         _tell_sites()
     register_optimizer_step_post_hook(_after_step)
     _leave_detail_mode()
