@@ -42,20 +42,11 @@ struct event {
     pthread_mutex_t lock;
     pthread_cond_t changed;
     unsigned long issued, done; /* records */
-    double done_ms;             /* when the last one was made */
 };
 
 static stream null_stream;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static long delay_us = 200;
-
-static double now_ms(void)
-{
-    struct timespec now;
-
-    (void)clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec * 1e3 + (double)now.tv_nsec / 1e6;
-}
 
 /* Whether this call is to fail. */
 static int fails(const char *name, unsigned *count)
@@ -88,10 +79,8 @@ static void perform(struct work *w)
     if (!w->event)
         return;
     (void)pthread_mutex_lock(&w->event->lock);
-    if (w->kind == RECORD && w->event->done < w->number) {
+    if (w->kind == RECORD && w->event->done < w->number)
         w->event->done = w->number;
-        w->event->done_ms = now_ms();
-    }
     (void)pthread_cond_broadcast(&w->event->changed);
     while (w->kind == WAIT && w->event->done < w->number)
         (void)pthread_cond_wait(&w->event->changed, &w->event->lock);
@@ -388,20 +377,6 @@ int cudaEventQuery(void *handle)
     result = e->done < e->issued ? NOT_READY : 0;
     (void)pthread_mutex_unlock(&e->lock);
     return result;
-}
-
-EXPORT int cudaEventElapsedTime(float *ret_ms, void *from, void *to);
-int cudaEventElapsedTime(float *ret_ms, void *from, void *to)
-{
-    event *a = from, *b = to;
-
-    (void)pthread_mutex_lock(&a->lock);
-    *ret_ms = -(float)a->done_ms;
-    (void)pthread_mutex_unlock(&a->lock);
-    (void)pthread_mutex_lock(&b->lock);
-    *ret_ms = (float)(b->done_ms + (double)*ret_ms);
-    (void)pthread_mutex_unlock(&b->lock);
-    return 0;
 }
 
 EXPORT int cudaEventSynchronize(void *handle);
