@@ -42,6 +42,8 @@ static void print_name(FILE *out, const struct crystal_op *ops, uint64_t at,
 
 static void print_op(FILE *out, const struct crystal_op *ops, uint64_t at, uint64_t end)
 {
+    static const char *const works[CRYSTAL_WORK_COUNT] = {
+        "kernels", "copies", "memsets", "the recorder's copies"};
     const struct crystal_op *op = &ops[at];
     uint64_t value = op->value;
 
@@ -67,6 +69,12 @@ static void print_op(FILE *out, const struct crystal_op *ops, uint64_t at, uint6
         break;
     case CRYSTAL_OP_KERNEL:
         fprintf(out, "kernel        stream %u for %" PRIu64 " ns", op->stream, value);
+        break;
+    case CRYSTAL_OP_WORK:
+        fprintf(out, "work          stream %u behind record %u, %u of %s, %.3f us",
+                op->stream, op->peer, op->aux,
+                op->func < CRYSTAL_WORK_COUNT ? works[op->func] : "another kind",
+                (double)value / 1e3);
         break;
     case CRYSTAL_OP_GROUP:
         fprintf(out, "group %s", op->aux ? "start" : "end");

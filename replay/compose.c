@@ -13,6 +13,7 @@
 #include "runtime/filehead.h"
 #include "runtime/graph_build.h"
 #include "runtime/iteration.h"
+#include "runtime/trace_work.h"
 
 #include <errno.h>
 #include <limits.h>
@@ -140,6 +141,11 @@ static int measure_rank(struct compose *c, uint32_t slice, uint32_t index,
                                  "%s: of another rank, program or layout; run "
                                  "'scrystal plan' again",
                                  path);
+    code = crystal_trace_place_work(t, err);
+    if (code) {
+        crystal_error_prefix(err, "%s", path);
+        return code;
+    }
     if (crystal_iteration_find(t->ops, t->op_count, &marks, &mark_count))
         return cp_no_memory(err);
     if (mark_count < 2)
@@ -257,6 +263,7 @@ static int summarise(struct compose *c, struct crystal_error *err)
                 column[s] = m->transfer_ns[(size_t)s * m->instr_count + k];
             (void)crystal_measure_spread(column, m->sample_count, &op->transfer_ns,
                                          &op->transfer_p10_ns, &op->transfer_p90_ns);
+            crystal_program_last(&c->programs[i]->instrs[k], op->transfer_ns);
             if (m->sample_count)
                 c->waited[i][k] /= m->sample_count;
         }

@@ -173,7 +173,7 @@ static int open_files(struct crystal_driver *d,
     }
     if (crystal_profile_check(d->profile, d->graph, d->programs, err))
         return -EINVAL;
-    crystal_profile_ways(d->profile, d->programs);
+    crystal_profile_tell(d->profile, d->programs);
     return 0;
 }
 

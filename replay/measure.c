@@ -4,7 +4,9 @@
  * wait, else the moment of issue) to the next one's beginning. Communication calls,
  * groups and hints anchor the trace to the program. Between two anchors the other
  * records are matched one by one where both sides have the same kinds; where not, the
- * computation between the anchors goes to the second one.
+ * computation between the anchors goes to the second one. The device's work between two
+ * anchors is matched by stream: one by one where both sides have as much, else all of
+ * it is that of the last KERNEL there.
  */
 #include "config.h"
 
@@ -51,7 +53,7 @@ static uint32_t steps_of(const struct crystal_op *ops, uint64_t begin, uint64_t 
             break;
         }
     for (uint64_t i = begin; i < end; i++) {
-        if (!crystal_program_is_instr(&ops[i]))
+        if (!crystal_program_is_instr(&ops[i]) || ops[i].kind == CRYSTAL_OP_KERNEL)
             continue;
         steps[count].op = &ops[i];
         steps[count].gap_ns = ops[i].t_ns > last_ns ? ops[i].t_ns - last_ns : 0;
@@ -79,14 +81,17 @@ static void match_between(const struct crystal_program *p, uint32_t a, uint32_t 
                           const struct step *steps, uint32_t b, uint32_t b_end,
                           uint64_t *gaps)
 {
-    bool is_same = a_end - a == b_end - b;
     uint64_t sum = 0;
+    uint32_t k = b;
+    bool is_same = true;
 
-    for (uint32_t i = 0; is_same && i < a_end - a; i++)
-        is_same = p->instrs[a + i].kind == steps[b + i].op->kind;
-    for (uint32_t i = 0; is_same && i < a_end - a; i++)
-        gaps[a + i] = steps[b + i].gap_ns;
-    if (is_same)
+    for (uint32_t i = a; is_same && i < a_end; i++)
+        if (p->instrs[i].kind != CRYSTAL_OP_KERNEL) {
+            is_same = k < b_end && p->instrs[i].kind == steps[k].op->kind;
+            gaps[i] = is_same ? steps[k].gap_ns : 0;
+            k++;
+        }
+    if (is_same && k == b_end)
         return;
     for (uint32_t i = b; i < b_end; i++)
         sum += steps[i].gap_ns;
@@ -147,6 +152,101 @@ static void transfers_of(const struct crystal_program *p, const struct crystal_o
     }
 }
 
+/* --- work of the device --- */
+
+/* The streams of an iteration's records in the order of their first use, as programs
+ * number them. */
+struct dense {
+    uint16_t index[UINT16_MAX + 1]; /* UINT16_MAX: not used */
+};
+
+static void dense_make(struct dense *d, const struct crystal_op *ops, uint64_t begin,
+                       uint64_t end)
+{
+    uint16_t count = 0;
+
+    memset(d, 0xff, sizeof *d);
+    for (uint64_t i = begin; i < end; i++)
+        if (crystal_program_is_instr(&ops[i]) && ops[i].kind != CRYSTAL_OP_GROUP &&
+            d->index[ops[i].stream] == UINT16_MAX)
+            d->index[ops[i].stream] = count++;
+}
+
+/* Of the work on a stream in records from .. to: how often, and in all or, nth not
+ * NONE, that which comes nth. */
+static uint32_t work_on(const struct dense *d, const struct crystal_op *ops,
+                        uint64_t from, uint64_t to, uint16_t stream, uint32_t nth,
+                        uint64_t *ret_ns)
+{
+    uint32_t count = 0;
+
+    *ret_ns = 0;
+    for (uint64_t i = from; i < to; i++) {
+        if (ops[i].kind != CRYSTAL_OP_KERNEL || d->index[ops[i].stream] != stream)
+            continue;
+        if (nth == CRYSTAL_PROGRAM_NONE || nth == count)
+            *ret_ns += ops[i].value;
+        count++;
+    }
+    return count;
+}
+
+/* The KERNEL instructions [a, a_end) between two anchors, whose records in the trace
+ * are from .. to. */
+static void work_between(const struct crystal_program *p, uint32_t a, uint32_t a_end,
+                         const struct dense *d, const struct crystal_op *ops,
+                         uint64_t from, uint64_t to, uint64_t *transfers)
+{
+    for (uint32_t i = a; i < a_end; i++) {
+        uint16_t stream = p->instrs[i].stream;
+        uint32_t before = 0, behind = 0;
+        uint64_t ns;
+
+        if (p->instrs[i].kind != CRYSTAL_OP_KERNEL)
+            continue;
+        for (uint32_t k = a; k < a_end; k++)
+            if (p->instrs[k].kind == CRYSTAL_OP_KERNEL &&
+                p->instrs[k].stream == stream) {
+                before += k < i;
+                behind += k > i;
+            }
+        if (work_on(d, ops, from, to, stream, before, &ns) != before + behind + 1) {
+            (void)work_on(d, ops, from, to, stream, CRYSTAL_PROGRAM_NONE, &ns);
+            ns = behind ? 0 : ns;
+        }
+        transfers[i] = ns;
+    }
+}
+
+/* Nothing where the trace has no work: it was not recorded. */
+static int works_of(const struct crystal_program *p, const struct crystal_op *ops,
+                    uint64_t begin, uint64_t end, const struct step *steps,
+                    const uint32_t *at, uint64_t *transfers)
+{
+    struct dense *d = malloc(sizeof *d);
+    uint64_t from = begin;
+    uint32_t a = 0;
+    bool has_work = false;
+
+    if (!d)
+        return -ENOMEM;
+    for (uint64_t i = begin; i < end && !has_work; i++)
+        has_work = ops[i].kind == CRYSTAL_OP_KERNEL;
+    dense_make(d, ops, begin, end);
+    for (uint32_t i = 0; has_work && i <= p->instr_count; i++) {
+        if (i < p->instr_count && at[i] == UINT32_MAX)
+            continue;
+        work_between(p, a, i, d, ops, from,
+                     i < p->instr_count ? (uint64_t)(steps[at[i]].op - ops) : end,
+                     transfers);
+        if (i < p->instr_count)
+            from = (uint64_t)(steps[at[i]].op - ops);
+        a = i;
+    }
+    free(d);
+    return 0;
+}
+
 static int grow(struct crystal_measure *m, uint32_t more)
 {
     size_t bytes = ((size_t)m->sample_count + more) * m->instr_count * sizeof(uint64_t);
@@ -186,6 +286,9 @@ int crystal_measure_add(struct crystal_measure *m, const struct crystal_program 
         if (code)
             break;
         transfers_of(p, ops, steps, at, spans, m->transfer_ns + to);
+        if (works_of(p, ops, marks[first + k], marks[first + k + 1], steps, at,
+                     m->transfer_ns + to))
+            code = crystal_error_set(err, ENOMEM, "out of memory");
         m->sample_count++;
     }
 out:

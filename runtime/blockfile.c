@@ -8,6 +8,7 @@
 #include "runtime/infile.h"
 
 #include <errno.h>
+#include <stdbool.h>
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
@@ -250,6 +251,17 @@ static int no_block(const char *path, const struct crystal_filehead *head,
                              path, (unsigned long long)head->lrank);
 }
 
+/* The version that a file's header is checked against: its own where that can be read.
+ */
+static uint32_t version_of(const struct crystal_blockfile_kind *kind,
+                           const struct crystal_filehead *head)
+{
+    bool is_older = kind->oldest_version && head->version >= kind->oldest_version &&
+                    head->version < kind->version;
+
+    return is_older ? head->version : kind->version;
+}
+
 int crystal_block_seal(const char *path, const struct crystal_blockfile_kind *kind,
                        struct crystal_error *err)
 {
@@ -266,7 +278,8 @@ int crystal_block_seal(const char *path, const struct crystal_blockfile_kind *ki
     memset(&head, 0, sizeof head);
     if (count >= sizeof head)
         memcpy(&head, bytes, sizeof head);
-    code = crystal_filehead_check(&head, kind->magic, kind->version, count, path, err);
+    code = crystal_filehead_check(&head, kind->magic, version_of(kind, &head), count,
+                                  path, err);
     if (code || head.file_bytes)
         goto out;
     end = good_end(bytes, count, kind->record_bytes);
@@ -313,7 +326,7 @@ int crystal_block_read(const char *path, const struct crystal_blockfile_kind *ki
     struct crystal_filehead head;
     char *bytes = NULL;
     size_t count = 0, end;
-    int is_older, code, fd = crystal_infile_open(path, NULL, err);
+    int code, fd = crystal_infile_open(path, NULL, err);
 
     if (fd < 0)
         return fd;
@@ -324,10 +337,8 @@ int crystal_block_read(const char *path, const struct crystal_blockfile_kind *ki
     memset(&head, 0, sizeof head);
     if (count >= sizeof head)
         memcpy(&head, bytes, sizeof head);
-    is_older = kind->oldest_version && head.version >= kind->oldest_version &&
-               head.version < kind->version;
-    code = crystal_filehead_check(
-        &head, kind->magic, is_older ? head.version : kind->version, count, path, err);
+    code = crystal_filehead_check(&head, kind->magic, version_of(kind, &head), count,
+                                  path, err);
     if (code)
         goto err_free;
     end = good_end(bytes, count, kind->record_bytes);

@@ -23,8 +23,9 @@ extern "C" {
 #define CRYSTAL_GRAPH_VERSION        1
 #define CRYSTAL_GRAPH_VERSION_DEVICE 2
 /* Version 3 is version 2 with its records packed (graph_pack.h), version 4 is version 3
- * whose records may tell algorithm and protocol (op.h). Captures are version 1, whose
- * records several processes read in place; other writers make version 4. */
+ * whose records may tell algorithm and protocol (op.h). Captures are version 1, or 2
+ * where they saw a device, whose records several processes read in place; other writers
+ * make version 4. */
 #define CRYSTAL_GRAPH_VERSION_PACKED 3
 #define CRYSTAL_GRAPH_VERSION_WAYS   4
 

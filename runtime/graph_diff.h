@@ -11,7 +11,8 @@
 #include <stdio.h>
 
 /* Compares ranks, communicators and the calls of each rank; ranks of the same lists are
- * compared once. Returns 0 where they do the same, 1 where they do not; -errno. */
+ * compared once. Kernels are compared where neither graph is a capture, whose kernels
+ * were measured. Returns 0 where they do the same, 1 where they do not; -errno. */
 int crystal_graph_diff(FILE *out, const struct crystal_graph *a,
                        const struct crystal_graph *b, struct crystal_error *err);
 

@@ -8,6 +8,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -117,6 +118,15 @@ static int image_alloc(const char *path, size_t bytes, void **ret,
                 : 0;
 }
 
+static bool has_kernels(const struct crystal_graph_build *b)
+{
+    for (uint32_t r = 0; r < b->head.rep_count; r++)
+        for (uint64_t i = 0; i < b->sources[r].trace.op_count; i++)
+            if (b->sources[r].trace.ops[i].kind == CRYSTAL_OP_KERNEL)
+                return true;
+    return false;
+}
+
 int graph_image_write(struct crystal_graph_build *b, const char *path,
                       struct crystal_error *err)
 {
@@ -139,8 +149,10 @@ int graph_image_write(struct crystal_graph_build *b, const char *path,
     m.bytes = room;
     m.used = 0;
     put_all(b, &m);
-    crystal_filehead_init(&head, CRYSTAL_GRAPH_MAGIC, CRYSTAL_GRAPH_VERSION, parent,
-                          b->layout.fingerprint, 0);
+    crystal_filehead_init(&head, CRYSTAL_GRAPH_MAGIC,
+                          has_kernels(b) ? CRYSTAL_GRAPH_VERSION_DEVICE
+                                         : CRYSTAL_GRAPH_VERSION,
+                          parent, b->layout.fingerprint, 0);
     code = crystal_file_write(path, &head, m.bytes, m.used, err);
     (void)munmap(room, bytes); /* cannot fail for our own mapping */
     return code;

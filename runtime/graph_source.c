@@ -10,6 +10,7 @@
 
 #include "runtime/iteration.h"
 #include "runtime/payload.h"
+#include "runtime/trace_work.h"
 
 #include <errno.h>
 #include <limits.h>
@@ -150,6 +151,11 @@ int graph_source_read(struct crystal_graph_build *b, struct crystal_graph_source
         code = crystal_trace_read(path, &s->trace, err);
     if (code)
         return code;
+    code = crystal_trace_place_work(&s->trace, err);
+    if (code) {
+        crystal_error_prefix(err, "%s", path);
+        return code;
+    }
     if (s->trace.head.lrank != lrank)
         return crystal_error_set(err, EINVAL, "%s: written by rank %llu; capture again",
                                  path, (unsigned long long)s->trace.head.lrank);

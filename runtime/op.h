@@ -54,8 +54,23 @@ enum crystal_op_kind {
                                value = peak resident memory in bytes */
     CRYSTAL_OP_KERNEL = 18, /* work of the device: stream, value = its duration in ns,
                                aux = 0 or 1 + the offset of its name among the graph's
-                               names. In job.graph of version 2 only */
+                               names. In job.graph from version 2 on */
+    CRYSTAL_OP_WORK = 19,   /* in traces of version 2: work of the device on stream that
+                               was issued behind record peer and before the host's next
+                               one: func = enum crystal_work, aux = how many kernels or
+                               copies, value = their durations' sum in ns, t_ns = when
+                               that was known. Several of the same add up. Readers put
+                               KERNEL records in their place (runtime/trace_work.h) */
     CRYSTAL_OP_EXT = 127    /* 31 bytes of data that belong to the record before */
+};
+
+/* What a WORK record sums up. */
+enum crystal_work {
+    CRYSTAL_WORK_KERNEL = 0,
+    CRYSTAL_WORK_COPY = 1, /* by the program */
+    CRYSTAL_WORK_MEMSET = 2,
+    CRYSTAL_WORK_OWN = 3, /* copies of the recorder's own, part of no computation */
+    CRYSTAL_WORK_COUNT = 4
 };
 
 struct crystal_op {

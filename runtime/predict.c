@@ -88,7 +88,7 @@ int crystal_predict_init(struct crystal_predict *p, const struct crystal_graph *
         return code;
     code = crystal_profile_check(profile, graph, p->programs, err);
     if (!code)
-        crystal_profile_ways(profile, p->programs);
+        crystal_profile_tell(profile, p->programs);
     p->origin = CRYSTAL_ORIGIN_COMPOSED;
     for (uint32_t i = 0; !code && i < p->rep_count; i++) {
         const struct crystal_profile_op *ops = crystal_profile_ops(profile, i);

@@ -176,13 +176,16 @@ struct crystal_transfer_wire crystal_profile_wire(const struct crystal_profile *
     return wire;
 }
 
-void crystal_profile_ways(const struct crystal_profile *p,
+void crystal_profile_tell(const struct crystal_profile *p,
                           struct crystal_program *const *programs)
 {
     for (uint32_t i = 0; i < p->head->rep_count; i++)
-        for (uint32_t k = 0; k < programs[i]->instr_count; k++)
-            crystal_program_tell(&programs[i]->instrs[k],
-                                 crystal_profile_ops(p, i)[k].way);
+        for (uint32_t k = 0; k < programs[i]->instr_count; k++) {
+            const struct crystal_profile_op *op = &crystal_profile_ops(p, i)[k];
+
+            crystal_program_tell(&programs[i]->instrs[k], op->way);
+            crystal_program_last(&programs[i]->instrs[k], op->transfer_ns);
+        }
 }
 
 int crystal_profile_check(const struct crystal_profile *p,

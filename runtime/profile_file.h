@@ -28,9 +28,9 @@ int crystal_profile_check(const struct crystal_profile *p,
                           struct crystal_program *const *programs,
                           struct crystal_error *err);
 
-/* Adds what it tells of algorithm and protocol to the flags of the programs that it was
- * checked for. */
-void crystal_profile_ways(const struct crystal_profile *p,
+/* Adds what it tells of algorithm, protocol and how long work of the device lasts to
+ * the programs that it was checked for. */
+void crystal_profile_tell(const struct crystal_profile *p,
                           struct crystal_program *const *programs);
 
 #endif

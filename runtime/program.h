@@ -63,6 +63,14 @@ static inline void crystal_program_tell(struct crystal_instr *in, uint8_t way)
             (uint8_t)((in->flags & ~CRYSTAL_OP_WAY_MASK) | (way & CRYSTAL_OP_WAY_MASK));
 }
 
+/* Of a KERNEL: it was measured to last so long (0: it was not); other kinds stay what
+ * they are. */
+static inline void crystal_program_last(struct crystal_instr *in, uint64_t ns)
+{
+    if (in->kind == CRYSTAL_OP_KERNEL && ns)
+        in->count = ns;
+}
+
 /* Is this record issued by the host thread, and so an instruction? */
 int crystal_program_is_instr(const struct crystal_op *op);
 

@@ -22,7 +22,7 @@
 #define EXT_ROOM 16
 
 static const struct crystal_blockfile_kind trace_kind = {
-    CRYSTAL_TRACE_MAGIC, CRYSTAL_TRACE_VERSION, sizeof(struct crystal_op), 0};
+    CRYSTAL_TRACE_MAGIC, CRYSTAL_TRACE_VERSION, sizeof(struct crystal_op), 1};
 
 struct crystal_trace_writer {
     struct crystal_block_writer *blocks; /* owned */

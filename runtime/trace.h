@@ -11,7 +11,7 @@
  * record 0 (CRYSTAL_OP_START: value = absolute ns). "Host" is the thread that issues;
  * records stand in the order of issue. The time between one record's end (return time
  * where the call blocks, else its t_ns) and the next record's t_ns is the program's own
- * computation. Frozen: version 1.
+ * computation. Frozen: version 2; version 1, which is read, too, has no WORK records.
  */
 #ifndef CRYSTAL_TRACE_H
 #define CRYSTAL_TRACE_H
@@ -24,7 +24,7 @@
 #include <stdint.h>
 
 #define CRYSTAL_TRACE_MAGIC   "CRYTRACE"
-#define CRYSTAL_TRACE_VERSION 1
+#define CRYSTAL_TRACE_VERSION 2
 
 _Static_assert(sizeof(struct crystal_op) == 32, "frozen");
 _Static_assert(sizeof(struct crystal_op_ext) == 32, "frozen");

@@ -187,6 +187,76 @@ static void waits_may_differ(void)
     job_end(&j);
 }
 
+/* A rank whose GPU computes in front of each iteration's first all-reduce, on its
+ * stream; the recorder learns of it later. */
+static void worker(struct job *j, const char *folder, uint32_t lrank,
+                   const uint64_t *work_ns)
+{
+    job_rank(j, folder, lrank);
+    job_comm(j, "tp", lrank, 2);
+    job_comm(j, lrank ? "dp1" : "dp0", 0, 2);
+    job_synchronise(j);
+    for (uint64_t i = 0; i < 3; i++) {
+        uint32_t record = (uint32_t)crystal_trace_count(j->trace);
+
+        job_hint(j, i);
+        reduce(j, 0, 32768, ALONE_NS + 1400);
+        j->now_ns += 4000;
+        reduce(j, 1, 32768, 1000);
+        for (uint64_t half = 0; half < 2; half++)
+            job_op(j, (struct crystal_op){.kind = CRYSTAL_OP_WORK,
+                                          .stream = 1,
+                                          .aux = 1,
+                                          .peer = record,
+                                          .value = work_ns[i] / 2});
+    }
+    job_hint(j, 3);
+    job_rank_end(j);
+}
+
+/* The device's work is in the graph as it was captured, in the profile as plan has
+ * measured it, and in the composed iterations. */
+static void work_of_the_device(void)
+{
+    const uint64_t captured[] = {9000, 9000, 500}, planned[] = {9000, 700, 900};
+    struct crystal_program *program;
+    struct crystal_profile *p;
+    struct crystal_graph *g;
+    uint32_t kernel;
+    char path[160];
+    struct job j;
+
+    job_begin(&j, 4, "tp=2,dp=2", "0-1", "0-1");
+    job_text(&j, "comms.tab", "tp\t2\t0-1\ndp0\t2\t0,2\ndp1\t2\t1,3\n");
+    for (uint32_t r = 0; r < 2; r++)
+        worker(&j, "ranks", r, captured);
+    JOB_MUST(crystal_graph_build(j.dir, &job_err));
+    for (uint32_t r = 0; r < 2; r++)
+        worker(&j, "plan", r, planned);
+    p = job_composed(&j, &first_pass);
+    job_path(&j, path, sizeof path, "job.graph");
+    g = crystal_graph_open(path, &job_err);
+    JOB_MUST(!g);
+    program = crystal_program_create(g, 0, &job_err);
+    JOB_MUST(!program);
+    kernel = instr_of(program, CRYSTAL_OP_KERNEL, 0);
+    CHECK_EQ(instr_of(program, CRYSTAL_OP_KERNEL, 1), UINT32_MAX);
+    CHECK_EQ(program->instrs[kernel].count, 500);
+    CHECK_EQ(program->instrs[kernel + 1].kind, CRYSTAL_OP_COLL);
+    CHECK_EQ(program->instrs[kernel + 1].stream, program->instrs[kernel].stream);
+    CHECK_EQ(crystal_profile_ops(p, 0)[kernel].transfer_ns, 800);
+    CHECK_EQ(crystal_profile_ops(p, 0)[kernel].gap_ns, 0);
+    for (uint32_t r = 0; r < 4; r++)
+        CHECK_EQ(crystal_profile_iteration(p, r)->mean_ns,
+                 800 + 4000 + 2 * (ALONE_NS + 700));
+    crystal_profile_tell(p, (struct crystal_program *[]){program, program});
+    CHECK_EQ(program->instrs[kernel].count, 800);
+    crystal_program_destroy(program);
+    crystal_graph_close(g);
+    crystal_profile_close(p);
+    job_end(&j);
+}
+
 /* What the sandbox has no part in, another slice measures. */
 static void measures_in_slices(void)
 {
@@ -416,7 +486,7 @@ static void keeps_ways(void)
                  fits ? CRYSTAL_OP_WAY(CRYSTAL_OP_ALGO_RING, CRYSTAL_OP_PROTO_LL) : 0);
         composed_ns[fits] = crystal_profile_ops(p, 0)[dp].composed_ns;
         if (fits) {
-            crystal_profile_ways(p,
+            crystal_profile_tell(p,
                                  (struct crystal_program *const[]){program, program});
             CHECK_EQ(program->instrs[tp].flags & CRYSTAL_OP_WAY_MASK,
                      CRYSTAL_OP_WAY(CRYSTAL_OP_ALGO_TREE, CRYSTAL_OP_PROTO_LL));
@@ -447,6 +517,7 @@ int main(void)
     CHECK_RUN(spreads);
     CHECK_RUN(measures_and_composes);
     CHECK_RUN(waits_may_differ);
+    CHECK_RUN(work_of_the_device);
     CHECK_RUN(tells_messages_from_operations);
     CHECK_RUN(measures_in_slices);
     CHECK_RUN(refuses_what_does_not_fit);

@@ -14,7 +14,7 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 
-static const struct crystal_blockfile_kind kind = {"CRYTRACE", 1, 32, 0};
+static const struct crystal_blockfile_kind kind = {"CRYTRACE", 2, 32, 1};
 static char directory[64], path[128];
 
 /* A rank of two communicators as it might have been written, in two blocks. */
@@ -28,6 +28,7 @@ static const struct crystal_op golden[] = {
     {CRYSTAL_OP_COLL, CRYSTAL_FUNC_BROADCAST, ncclInt64, 0, 0, 0, 0, 3, 8, 10000},
     {CRYSTAL_OP_PAYLOAD, 0, 0, 0, 0, 0, 0, 64, 128, 10000},
     {CRYSTAL_OP_DONE, 0, 0, 0, 0, 0, 0, 2, 2000, 8500},
+    {CRYSTAL_OP_WORK, CRYSTAL_WORK_COPY, 0, 0, 1, 0, 3, 2, 700, 9500},
     {CRYSTAL_OP_HINT, 0, 0, 0, 0, 0, 0, 0, 1, 20000},
     {CRYSTAL_OP_END, 0, 0, 0, 0, 0, 1, 0, 123456789, 30000},
 };
@@ -74,11 +75,11 @@ static int write_golden(const char *to)
     return crystal_trace_seal(to, &err);
 }
 
-static void golden_path(char *out, size_t out_bytes)
+static void golden_path(const char *file, char *out, size_t out_bytes)
 {
     const char *source = getenv("CRYSTAL_SRCDIR");
 
-    (void)snprintf(out, out_bytes, "%s/tests/data/trace-v1", source ? source : ".");
+    (void)snprintf(out, out_bytes, "%s/tests/data/%s", source ? source : ".", file);
 }
 
 static void golden_file_is_read(void)
@@ -87,16 +88,39 @@ static void golden_file_is_read(void)
     struct crystal_trace trace = {0};
     char name[512];
 
-    golden_path(name, sizeof name);
+    golden_path("trace-v2", name, sizeof name);
     CHECK_EQ(crystal_trace_read(name, &trace, &err), 0);
     CHECK_EQ(trace.op_count, GOLDEN_COUNT + 1);
     CHECK_EQ(trace.head.lrank, 3);
     CHECK_EQ(trace.head.fingerprint, 0xfeed);
-    CHECK_EQ(trace.head.file_bytes, 64 + 2 * 16 + 11 * 32);
+    CHECK_EQ(trace.head.file_bytes, 64 + 2 * 16 + 12 * 32);
     for (size_t i = 0; trace.op_count == GOLDEN_COUNT + 1 && i < GOLDEN_COUNT; i++)
         CHECK(memcmp(&trace.ops[i < 2 ? i : i + 1], &golden[i], 32) == 0);
     if (trace.op_count > 2)
         CHECK_STR((const char *)&trace.ops[2] + 1, "/default_pg/0//cpu//0");
+    crystal_trace_fini(&trace);
+}
+
+/* Version 1 had no WORK records. */
+static void an_older_file_is_read(void)
+{
+    struct crystal_error err = {0};
+    struct crystal_trace trace = {0};
+    unsigned char whole[1024];
+    char name[512];
+
+    golden_path("trace-v1", name, sizeof name);
+    spill(path, whole, slurp(name, whole, sizeof whole));
+    CHECK_EQ(crystal_trace_seal(path, &err), 0);
+    CHECK_EQ(crystal_trace_read(path, &trace, &err), 0);
+    CHECK_EQ(trace.head.version, 1);
+    CHECK_EQ(trace.op_count, GOLDEN_COUNT);
+    for (size_t i = 0, k = 0; trace.op_count == GOLDEN_COUNT && i < GOLDEN_COUNT; i++) {
+        if (golden[i].kind == CRYSTAL_OP_WORK)
+            continue;
+        CHECK(memcmp(&trace.ops[k < 2 ? k : k + 1], &golden[i], 32) == 0);
+        k++;
+    }
     crystal_trace_fini(&trace);
 }
 
@@ -106,9 +130,9 @@ static void writer_makes_the_golden_bytes(void)
     char name[512];
     size_t count;
 
-    golden_path(name, sizeof name);
+    golden_path("trace-v2", name, sizeof name);
     count = slurp(name, want, sizeof want);
-    CHECK_EQ(count, 448);
+    CHECK_EQ(count, 480);
     CHECK_EQ(write_golden(path), 0);
     CHECK_EQ(slurp(path, got, sizeof got), count);
     CHECK(memcmp(got, want, count) == 0);
@@ -186,9 +210,9 @@ static void truncation_at_every_byte(void)
     size_t count;
     char name[512];
 
-    golden_path(name, sizeof name);
+    golden_path("trace-v2", name, sizeof name);
     count = slurp(name, whole, sizeof whole);
-    CHECK_EQ(count, 448);
+    CHECK_EQ(count, 480);
     for (size_t cut = 0; cut < count; cut++) {
         spill(path, whole, cut);
         CHECK_EQ(crystal_trace_read(path, &trace, &err), -EINVAL);
@@ -196,8 +220,8 @@ static void truncation_at_every_byte(void)
     }
     memset(whole + 16, 0, 16); /* file_bytes and body_hash of an unsealed file */
     for (size_t cut = 64; cut <= count; cut++) {
-        /* block 1: 6 records, block 2: 5 records */
-        uint64_t want = cut < 64 + 16 + 192 ? 0 : cut < count ? 6 : 11;
+        /* block 1: 6 records, block 2: 6 records */
+        uint64_t want = cut < 64 + 16 + 192 ? 0 : cut < count ? 6 : 12;
 
         spill(path, whole, cut);
         if (!want) {
@@ -212,10 +236,10 @@ static void truncation_at_every_byte(void)
         CHECK_EQ(crystal_trace_seal(path, &err), 0);
         CHECK_EQ(crystal_trace_seal(path, &err), 0);
         CHECK_EQ(stat(path, &st), 0);
-        CHECK_EQ(st.st_size, want == 6 ? 272 : 448);
+        CHECK_EQ(st.st_size, want == 6 ? 272 : 480);
         CHECK_EQ(crystal_trace_read(path, &trace, &err), 0);
         CHECK_EQ(trace.op_count, want);
-        CHECK_EQ(trace.head.file_bytes, want == 6 ? 272 : 448);
+        CHECK_EQ(trace.head.file_bytes, want == 6 ? 272 : 480);
         crystal_trace_fini(&trace);
     }
 }
@@ -230,9 +254,9 @@ static void every_wrong_byte_is_found(void)
     char name[512];
     size_t count;
 
-    golden_path(name, sizeof name);
+    golden_path("trace-v2", name, sizeof name);
     count = slurp(name, whole, sizeof whole);
-    CHECK_EQ(count, 448);
+    CHECK_EQ(count, 480);
     for (size_t at = 0; at < count; at++) {
         if (at >= 32 && at < 64)
             continue;
@@ -331,6 +355,7 @@ int main(int argc, char **argv)
         return 1;
     (void)snprintf(path, sizeof path, "%s/3.trace", directory);
     CHECK_RUN(golden_file_is_read);
+    CHECK_RUN(an_older_file_is_read);
     CHECK_RUN(writer_makes_the_golden_bytes);
     CHECK_RUN(start_record_and_mode);
     CHECK_RUN(old_records_reach_the_file);
