@@ -8,6 +8,7 @@
 
 #include "capture/cuda_api.h"
 #include "capture/park_queue_state.h"
+#include "capture/work.h"
 #include "runtime/env.h"
 
 #include <errno.h>
@@ -58,6 +59,19 @@ static int cuda_fail(struct crystal_error *err, const char *call, int code)
             code = cuda_fail(err, #name, code_);       \
             goto out;                                  \
         }                                              \
+    } while (0)
+
+/* A copy that is no work of the program. */
+#define TRY_COPY(to, from, bytes, stream)                                          \
+    do {                                                                           \
+        work_own_begin();                                                          \
+        code = cuda_api_get()->cudaMemcpyAsync(to, from, bytes, CUDA_COPY_DEFAULT, \
+                                               stream);                            \
+        work_own_end();                                                            \
+        if (code) {                                                                \
+            code = cuda_fail(err, "cudaMemcpyAsync", code);                        \
+            goto out;                                                              \
+        }                                                                          \
     } while (0)
 
 /* --- buffers --- */
@@ -215,8 +229,7 @@ int cuda_stage_begin(struct cuda_stage *stage, struct park_item *item,
         op->send = op->recv = b->host;
         if (!send_bytes)
             continue;
-        TRY(cudaMemcpyAsync, b->host, stage->ops[i].send, send_bytes, CUDA_COPY_DEFAULT,
-            stream->handle);
+        TRY_COPY(b->host, stage->ops[i].send, send_bytes, stream->handle);
         TRY(cudaEventRecord, b->used, stream->handle);
     }
 out:
@@ -255,8 +268,7 @@ int cuda_stage_end(struct cuda_stage *stage, const struct park_item *item,
 
         if (!b || !recv_bytes)
             continue;
-        TRY(cudaMemcpyAsync, stage->ops[i].recv, b->host, recv_bytes, CUDA_COPY_DEFAULT,
-            stream->handle);
+        TRY_COPY(stage->ops[i].recv, b->host, recv_bytes, stream->handle);
         TRY(cudaEventRecord, b->used, stream->handle);
     }
 out:

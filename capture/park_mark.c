@@ -5,6 +5,7 @@
 
 #include "capture/cuda_device.h"
 #include "capture/recorder.h"
+#include "capture/work.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -188,6 +189,8 @@ uint16_t park_queue_stream_index(struct park_stream *s)
     if (!s->has_index) {
         s->index = recorder_stream_next(recorder_get());
         s->has_index = 1;
+        if (s->is_device)
+            work_stream(s->handle, s->index);
     }
     index = s->index;
     park_queue_unlock();

@@ -47,6 +47,31 @@ static void child_after_fork(void)
     (void)pthread_mutex_init(&recorder.lock, NULL); /* its owner is not in here */
     recorder.trace = NULL; /* the file and its buffer stay the parent's */
     recorder.payload = NULL;
+    recorder.on_issue = NULL;
+    recorder.on_flush = NULL;
+}
+
+void recorder_hooks(struct recorder *r, void (*on_issue)(uint64_t record),
+                    void (*on_flush)(int is_last))
+{
+    (void)pthread_mutex_lock(&r->lock);
+    r->on_issue = on_issue;
+    r->on_flush = on_flush;
+    (void)pthread_mutex_unlock(&r->lock);
+}
+
+/* Lets records be appended that are known late. */
+static void flush_late(int is_last)
+{
+    void (*on_flush)(int is_last);
+
+    (void)pthread_mutex_lock(&recorder.lock);
+    on_flush = recorder.trace ? recorder.on_flush : NULL;
+    if (is_last)
+        recorder.on_issue = NULL;
+    (void)pthread_mutex_unlock(&recorder.lock);
+    if (on_flush)
+        on_flush(is_last);
 }
 
 /* What a rank did before it hangs and is killed should be in its trace, so records do
@@ -57,6 +82,7 @@ static void *flusher_main(void *unused)
 
     for (;;) {
         (void)nanosleep(&pause, NULL);
+        flush_late(0);
         (void)pthread_mutex_lock(&recorder.lock);
         if (recorder.trace)
             (void)crystal_trace_flush(recorder.trace, NULL); /* told at the end */
@@ -122,6 +148,13 @@ struct recorder *recorder_get(void)
     return &recorder;
 }
 
+/* Records that tell what happened elsewhere meanwhile. */
+static int is_late(const struct crystal_op *op)
+{
+    return op->kind == CRYSTAL_OP_DONE || op->kind == CRYSTAL_OP_WORK ||
+           op->kind == CRYSTAL_OP_EXT || op->kind == CRYSTAL_OP_PAYLOAD;
+}
+
 static uint64_t append_locked(struct recorder *r, const struct crystal_op *op)
 {
     uint64_t index;
@@ -130,7 +163,10 @@ static uint64_t append_locked(struct recorder *r, const struct crystal_op *op)
         return 0;
     index = crystal_trace_count(r->trace);
     crystal_trace_append(r->trace, op);
-    r->issued_count += op->kind != CRYSTAL_OP_DONE;
+    if (op->kind != CRYSTAL_OP_DONE && op->kind != CRYSTAL_OP_WORK)
+        r->issued_count++;
+    if (r->on_issue && !is_late(op))
+        r->on_issue(index);
     return index;
 }
 
@@ -328,6 +364,7 @@ void recorder_finish(struct recorder *r, int stopped)
     struct crystal_op op = {.kind = CRYSTAL_OP_END, .aux = stopped ? 1 : 0};
     struct crystal_error err = {0};
 
+    flush_late(1);
     op.value = peak_bytes();
     op.t_ns = recorder_now_ns(r);
     (void)pthread_mutex_lock(&r->lock);

@@ -35,11 +35,14 @@ struct recorder {
     struct crystal_payload_writer *payload; /* capture only; constant; own lock */
     uint64_t start_ns;                      /* of the trace; constant */
     uint64_t hint_count;
-    uint64_t issued_count; /* records but DONE, which other threads append */
+    uint64_t issued_count; /* records but DONE and WORK, which other threads append */
     uint32_t event_count;
     uint32_t stream_count; /* the null stream included */
     uint32_t comm_count;
     struct keep keep; /* which contributions */
+    /* who wants to know, see recorder_hooks; NULL: nobody */
+    void (*on_issue)(uint64_t record);
+    void (*on_flush)(int is_last);
     /* constant after start */
     uint32_t lrank;
     uint32_t iterations;                   /* 0: not given */
@@ -49,6 +52,12 @@ struct recorder {
 
 /* The process's recorder, started on the first call; never NULL. */
 struct recorder *recorder_get(void);
+
+/* From now on: on_issue is called with the index of each record that the program's
+ * threads issue, the lock held; on_flush about every 200 ms and, is_last, before the
+ * end, the lock not held, so that what is known late can be appended. */
+void recorder_hooks(struct recorder *r, void (*on_issue)(uint64_t record),
+                    void (*on_flush)(int is_last));
 
 /* CLOCK_MONOTONIC ns since the trace began. */
 uint64_t recorder_now_ns(const struct recorder *r);

@@ -44,6 +44,9 @@
 /* Recorder, plugin: the most bytes of host memory that this rank may lock for copies to
  * and from its GPU; unset = as many as it needs. */
 #define CRYSTAL_ENV_PINNED "CRYSTAL_PINNED_BYTES"
+/* Recorder: "off" leaves CUPTI to the program, whose profiler then sees the GPU, and
+ * records no work of the GPU; anything else: it is recorded. */
+#define CRYSTAL_ENV_CUPTI "CRYSTAL_CUPTI"
 /* Coordinator in capture, agents in plan and emulate: a rank that keeps others waiting
  * and uses no CPU for so many seconds (default 600) ends the stage. */
 #define CRYSTAL_ENV_HANG_SECONDS "CRYSTAL_HANG_SECONDS"
