@@ -48,6 +48,10 @@ def parse_options():
     add("--vocabulary", type=int, default=1024)
     add("--batch", type=int, default=1, help="sequences of one microbatch")
     add("--microbatches", type=int, default=4, help="per replica and step")
+    add("--pad", action="store_true",
+        help="give every expert as many tokens as its capacity, so that sizes never change")
+    add("--distinct", type=int,
+        help="only so many replicas draw tokens of their own, the others the same again")
     add("--lr", type=float, default=1e-3)
     add("--fp32", action="store_true", help="float32 instead of bfloat16")
     add("--shard", action="store_true", help="Megatron's distributed optimizer")
@@ -82,6 +86,8 @@ def configuration(options):
         moe = {"num_moe_experts": options.experts, "moe_router_topk": 2,
                "moe_router_load_balancing_type": "aux_loss", "moe_aux_loss_coeff": 0.01,
                "moe_token_dispatcher_type": "alltoall", "add_bias_linear": False}
+    if options.experts and options.pad:
+        moe |= {"moe_expert_capacity_factor": 1.0, "moe_pad_expert_input_to_capacity": True}
     return TransformerConfig(
         num_layers=options.layers, hidden_size=options.hidden,
         num_attention_heads=options.heads,
@@ -129,7 +135,8 @@ def make_model(options, config):
 def batches(options):
     """This replica's microbatches, for ever: tokens, and each one's next as its label."""
     generator = torch.Generator()
-    generator.manual_seed(options.seed + 1000 * parallel_state.get_data_parallel_rank())
+    replica = parallel_state.get_data_parallel_rank() % (options.distinct or 1 << 30)
+    generator.manual_seed(options.seed + 1000 * replica)
     while True:
         text = torch.randint(options.vocabulary, (options.batch, options.seq + 1),
                              generator=generator)
