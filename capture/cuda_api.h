@@ -16,10 +16,11 @@ enum { /* cudaError_t */
        CUDA_NOT_READY = 600,
        CUDA_UNKNOWN = 999
 };
-#define CUDA_COPY_DEFAULT    4 /* cudaMemcpyDefault: the addresses say where they are */
-#define CUDA_HOST_PORTABLE   1U               /* cudaHostAllocPortable */
-#define CUDA_EVENT_NO_TIMING 2U               /* cudaEventDisableTiming */
-#define CUDA_STREAM_LEGACY   ((cuda_stream)1) /* cudaStreamLegacy: the null stream */
+#define CUDA_COPY_DEFAULT        4 /* cudaMemcpyDefault: the addresses say where they are */
+#define CUDA_HOST_PORTABLE       1U /* cudaHostAllocPortable */
+#define CUDA_EVENT_NO_TIMING     2U /* cudaEventDisableTiming */
+#define CUDA_EVENT_BLOCKING_SYNC 1U /* cudaEventBlockingSync: waits sleep */
+#define CUDA_STREAM_LEGACY       ((cuda_stream)1) /* cudaStreamLegacy: the null stream */
 
 struct cuda_dim3 {
     unsigned x, y, z;

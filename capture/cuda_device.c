@@ -28,7 +28,7 @@ int cuda_device_is_active(void)
     return atomic_load_explicit(&device.is_active, memory_order_acquire);
 }
 
-int cuda_device_activate(int is_shared, struct crystal_error *err)
+int cuda_device_activate(struct crystal_error *err)
 {
     const struct cuda_api *cuda = cuda_api_get();
     int count = 0;
@@ -43,7 +43,7 @@ int cuda_device_activate(int is_shared, struct crystal_error *err)
     if (cuda->is_whole && cuda->cudaGetDeviceCount(&count) == CUDA_SUCCESS &&
         count > 0) {
         cuda_memory_begin();
-        work_start(is_shared);
+        work_start(0);
         atomic_store_explicit(&device.is_active, 1, memory_order_release);
     }
     return 0;

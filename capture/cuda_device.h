@@ -23,10 +23,9 @@ struct cuda_event {
  * PyTorch's watchdog does, is not the program's. */
 extern _Thread_local int cuda_thread_issues;
 
-/* Before the first communicator; is_shared: the device will also have work that waits
- * for other ranks (plan). -ENOTSUP with a sentence where the program has CUDA in
+/* Before the first communicator. -ENOTSUP with a sentence where the program has CUDA in
  * a form that cannot be captured; 0 where it can, or has none. */
-int cuda_device_activate(int is_shared, struct crystal_error *err);
+int cuda_device_activate(struct crystal_error *err);
 int cuda_device_is_active(void);
 /* For the child of a fork, which cannot use the device. */
 void cuda_device_forget(void);

@@ -1,6 +1,7 @@
 /* What stands before CUDA's runtime under LD_PRELOAD: where a program waits, it is
- * parked first (capture/cuda_device.h); events and waits are written down. Before the
- * first communicator, and in a process that has none, every call goes straight through.
+ * parked first (capture/cuda_device.h), but in plan; events and waits are written down
+ * (capture/pass_cuda.h). Before the first communicator, and in a process that has none,
+ * every call goes straight through.
  *
  * Seen is what goes through the shared runtime: PyTorch's own kernels, copies, events
  * and waits. Libraries with a runtime inside (cuBLAS) and users of the driver (Triton)
@@ -12,6 +13,7 @@
 #include "capture/cuda_device.h"
 
 #include "capture/cuda_memory.h"
+#include "capture/pass_cuda.h"
 #include "capture/recorder.h"
 
 #define EXPORT __attribute__((visibility("default")))
@@ -93,6 +95,8 @@ int cudaStreamSynchronize(cuda_stream stream)
     uint64_t from_ns;
     int parked, result;
 
+    if (pass_cuda_is_watched(0))
+        return pass_cuda_stream_synchronize(stream);
     if (!s)
         return REAL(cudaStreamSynchronize, (stream));
     from_ns = recorder_now_ns(recorder_get());
@@ -108,6 +112,8 @@ int cudaStreamQuery(cuda_stream stream)
     uint64_t from_ns;
     int result;
 
+    if (pass_cuda_is_watched(0))
+        return pass_cuda_stream_query(stream);
     if (!s)
         return REAL(cudaStreamQuery, (stream));
     from_ns = recorder_now_ns(recorder_get());
@@ -129,6 +135,8 @@ int cudaDeviceSynchronize(void)
     uint64_t from_ns;
     int parked, result;
 
+    if (pass_cuda_is_watched(0))
+        return pass_cuda_device_synchronize();
     if (!is_watched())
         return REAL(cudaDeviceSynchronize, ());
     from_ns = recorder_now_ns(recorder_get());
@@ -142,12 +150,15 @@ int cudaDeviceSynchronize(void)
 /* Copies that return when they are done, on the null stream. */
 int cudaMemcpy(void *to, const void *from, size_t bytes, int kind)
 {
-    uint64_t from_ns = is_watched() ? recorder_now_ns(recorder_get()) : 0;
+    const int passes = pass_cuda_is_watched(0);
+    uint64_t from_ns = is_watched() || passes ? recorder_now_ns(recorder_get()) : 0;
     int result = cuda_device_before_work(NULL);
     struct park_stream *s;
 
     if (!result)
         result = REAL(cudaMemcpy, (to, from, bytes, kind));
+    if (passes)
+        pass_cuda_copied(from_ns);
     s = is_watched() ? cuda_device_stream(NULL) : NULL;
     if (s)
         note_sync(s, from_ns);
@@ -163,6 +174,8 @@ int cudaMemset(void *to, int value, size_t bytes)
 
 int cudaStreamDestroy(cuda_stream stream)
 {
+    if (pass_cuda_is_watched(0))
+        return pass_cuda_stream_destroy(stream);
     cuda_device_drop(stream);
     return REAL(cudaStreamDestroy, (stream));
 }
@@ -184,6 +197,8 @@ static int event_record(cuda_event_handle event, cuda_stream stream)
 
 int cudaEventRecord(cuda_event_handle event, cuda_stream stream)
 {
+    if (pass_cuda_is_watched(1))
+        return pass_cuda_event_record(event, stream);
     return is_watched() ? event_record(event, stream)
                         : REAL(cudaEventRecord, (event, stream));
 }
@@ -192,6 +207,8 @@ int cudaEventRecord(cuda_event_handle event, cuda_stream stream)
 int cudaEventRecordWithFlags(cuda_event_handle event, cuda_stream stream,
                              unsigned flags)
 {
+    if (!flags && pass_cuda_is_watched(1))
+        return pass_cuda_event_record(event, stream);
     return is_watched() && !flags
                ? event_record(event, stream)
                : REAL(cudaEventRecordWithFlags, (event, stream, flags));
@@ -203,6 +220,8 @@ int cudaStreamWaitEvent(cuda_stream stream, cuda_event_handle event, unsigned fl
         is_watched() && !flags ? cuda_device_event_find(event) : NULL;
     struct park_stream *s = e ? cuda_device_stream(stream) : NULL;
 
+    if (!flags && pass_cuda_is_watched(1))
+        return pass_cuda_stream_wait_event(stream, event);
     if (!s)
         return REAL(cudaStreamWaitEvent, (stream, event, flags));
     cuda_thread_issues = 1;
@@ -216,6 +235,8 @@ int cudaEventQuery(cuda_event_handle event)
     struct cuda_event *e = is_watched() ? cuda_device_event_find(event) : NULL;
     int result, nccl_result = ncclSuccess;
 
+    if (pass_cuda_is_watched(0))
+        return pass_cuda_event_query(event);
     if (!e)
         return REAL(cudaEventQuery, (event));
     result = park_queue_mark_query(&e->base.mark, &nccl_result)
@@ -233,6 +254,8 @@ int cudaEventSynchronize(cuda_event_handle event)
     uint64_t from_ns;
     int parked, result;
 
+    if (pass_cuda_is_watched(0))
+        return pass_cuda_event_synchronize(event);
     if (!e)
         return REAL(cudaEventSynchronize, (event));
     from_ns = recorder_now_ns(recorder_get());
@@ -245,5 +268,7 @@ int cudaEventSynchronize(cuda_event_handle event)
 
 int cudaEventDestroy(cuda_event_handle event)
 {
+    if (pass_cuda_is_watched(0))
+        return pass_cuda_event_destroy(event);
     return cuda_device_event_destroy(event);
 }

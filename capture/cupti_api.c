@@ -32,11 +32,12 @@ int cupti_api_open(struct cupti_api *ret, struct crystal_error *err)
     void *driver = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD);
     void *cupti = open_first(names, 2, RTLD_NOLOAD);
 
+    if (!driver)
+        return crystal_error_set(err, ENODEV, "libcuda.so.1 is not loaded");
     if (!cupti)
         cupti = open_first(names, 2, 0);
-    if (!driver || !cupti)
-        return crystal_error_set(err, ENOENT, "%s is not there",
-                                 driver ? "libcupti.so" : "libcuda.so.1");
+    if (!cupti)
+        return crystal_error_set(err, ENOENT, "libcupti.so is not there");
     FIND(cupti, cuptiSubscribe);
     FIND(cupti, cuptiUnsubscribe);
     FIND(cupti, cuptiEnableCallback);

@@ -67,8 +67,8 @@ struct cupti_api {
     int (*cuCtxGetCurrent)(void **ret_context);
 };
 
-/* Fills *ret; -ENOENT with a sentence where a part is missing. The libraries stay
- * loaded. */
+/* Fills *ret; -ENODEV where the process has no driver loaded, -ENOENT with a sentence
+ * where a part is missing. The libraries stay loaded. */
 int cupti_api_open(struct cupti_api *ret, struct crystal_error *err);
 
 #endif

@@ -19,7 +19,8 @@ _Thread_local uintptr_t entry_call_site;
 
 static int passing;
 static int in_use;
-static pid_t owner; /* the process that records */
+static int is_host_memory; /* crystal_stream_abi_version was called */
+static pid_t owner;        /* the process that records */
 static pthread_once_t entry_once = PTHREAD_ONCE_INIT;
 
 static void entry_start(void)
@@ -72,7 +73,13 @@ __attribute__((destructor)) static void entry_end(void)
 
 EXPORT int crystal_stream_abi_version(void)
 {
+    __atomic_store_n(&is_host_memory, 1, __ATOMIC_RELAXED);
     return CRYSTAL_STREAM_ABI;
+}
+
+int entry_is_host_memory(void)
+{
+    return __atomic_load_n(&is_host_memory, __ATOMIC_RELAXED);
 }
 
 EXPORT void crystal_iteration_hint(void)

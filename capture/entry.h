@@ -26,6 +26,10 @@ void pass_iteration_hint(void);
 void park_finish(int stopped);
 void pass_finish(int stopped);
 
+/* 1 once somebody has asked for streams on host memory, as contrib/pytorch's backend
+ * does when it loads the library. */
+int entry_is_host_memory(void);
+
 /* Return address of the running entry point in the program, for diagnoses. */
 extern _Thread_local uintptr_t entry_call_site;
 

@@ -28,7 +28,7 @@ ncclResult_t park_comm_init(ncclComm_t *ret_comm, int nranks, const ncclUniqueId
     memcpy(init.id, id, sizeof init.id);
     init.nranks = (uint32_t)nranks;
     init.crank = (uint32_t)crank;
-    if (cuda_device_activate(0, &err))
+    if (cuda_device_activate(&err))
         return park_fail(&err, ncclInvalidUsage);
     comm = park_queue_comm_create(&err);
     if (!comm)

@@ -15,7 +15,7 @@
  * here, since no peer maps it. */
 static int on_device(struct crystal_error *err)
 {
-    return cuda_device_activate(0, err) == 0 && cuda_device_is_active();
+    return cuda_device_activate(err) == 0 && cuda_device_is_active();
 }
 
 ncclResult_t park_MemAlloc(void **ptr, size_t size)

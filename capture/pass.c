@@ -76,6 +76,8 @@ static struct noted note_call(uint8_t func, size_t count, ncclDataType_t datatyp
         noted.lane = known_stream->lane;
     }
     pass_rec_unlock();
+    if (noted.lane && !group.depth)
+        pass_lane_begin(noted.lane);
     return noted;
 }
 
@@ -230,17 +232,29 @@ ncclResult_t pass_GroupStart(void)
     return result;
 }
 
+/* Is note i of the group the last one of its stream? */
+static int is_last(uint32_t i)
+{
+    uint32_t k = i + 1;
+
+    while (k < group.count && group.notes[k].lane != group.notes[i].lane)
+        k++;
+    return k == group.count;
+}
+
+static void group_begins(void)
+{
+    for (uint32_t i = 0; i < group.count; i++)
+        if (is_last(i)) /* once for each stream */
+            pass_lane_begin(group.notes[i].lane);
+}
+
 /* All of the group began with its end; the last of each stream carries the event. */
 static void group_issued(uint64_t issue_ns)
 {
-    for (uint32_t i = 0; i < group.count; i++) {
-        uint32_t k = i + 1;
-
-        while (k < group.count && group.notes[k].lane != group.notes[i].lane)
-            k++;
+    for (uint32_t i = 0; i < group.count; i++)
         pass_lane_note(group.notes[i].lane, group.notes[i].record, issue_ns,
-                       k == group.count);
-    }
+                       is_last(i));
     group.count = 0;
 }
 
@@ -252,8 +266,10 @@ ncclResult_t pass_GroupEnd(void)
 
     if (!pass_is_open())
         return ncclSystemError;
-    if (group.depth == 1)
+    if (group.depth == 1) {
         recorder_group(r, 0);
+        group_begins();
+    }
     result = pass.nccl.GroupEnd();
     if (group.depth && --group.depth == 0) {
         if (result == ncclSuccess)

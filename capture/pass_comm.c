@@ -2,6 +2,7 @@
 #include "config.h"
 
 #include "capture/pass.h"
+#include "capture/pass_cuda.h"
 
 #include "runtime/log.h"
 
@@ -18,6 +19,7 @@ static ncclResult_t comm_made(ncclResult_t result, ncclComm_t *comm, int nranks,
 
     if (result != ncclSuccess && result != ncclInProgress)
         return result;
+    pass_cuda_activate();
     known = calloc(1, sizeof *known);
     if (!known)
         return result;

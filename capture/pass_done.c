@@ -31,7 +31,9 @@
 struct note {
     _Alignas(CACHE_LINE) _Atomic uint32_t ready; /* number + 1; release and acquire */
     int last;
-    crystal_event_t event; /* owned by the ring, made once */
+    crystal_event_t event;  /* owned by the ring, made once */
+    crystal_event_t before; /* the same; NULL: events have no times */
+    int has_begun;          /* before was recorded */
     uint64_t record;
     uint64_t issue_ns;
 };
@@ -61,23 +63,42 @@ static void flush_done(struct pass_lane *lane)
     lane->done_count = 0;
 }
 
+/* When work whose end was just seen began. */
+static uint64_t begin_of(struct pass_lane *lane, uint32_t from, uint32_t to,
+                         uint64_t end_ns)
+{
+    const struct note *first = &lane->notes[from % NOTES];
+    uint64_t begin_ns =
+        first->issue_ns > lane->ended_ns ? first->issue_ns : lane->ended_ns;
+    uint64_t took_ns;
+
+    if (first->has_begun &&
+        lane->library->event_elapsed(first->before, lane->notes[to % NOTES].event,
+                                     &took_ns) == ncclSuccess &&
+        took_ns <= end_ns)
+        begin_ns = end_ns - took_ns;
+    return begin_ns;
+}
+
 /* Waits for the event of note `to` and writes what from .. to were. */
 static void settle(struct pass_lane *lane, uint32_t from, uint32_t to)
 {
     ncclResult_t result =
         lane->library->event_synchronize(lane->notes[to % NOTES].event);
     uint64_t end_ns = recorder_now_ns(recorder_get());
+    uint64_t begin_ns = result == ncclSuccess ? begin_of(lane, from, to, end_ns) : 0;
 
     for (uint32_t i = from; i != to + 1; i++) {
-        const struct note *note = &lane->notes[i % NOTES];
+        struct note *note = &lane->notes[i % NOTES];
 
+        note->has_begun = 0;
         if (result != ncclSuccess || !note->record)
             continue; /* what failed has no duration */
-        lane->done[lane->done_count++] = (struct crystal_op){
-            .kind = CRYSTAL_OP_DONE,
-            .peer = (uint32_t)note->record,
-            .value = note->issue_ns > lane->ended_ns ? note->issue_ns : lane->ended_ns,
-            .t_ns = end_ns};
+        lane->done[lane->done_count++] =
+            (struct crystal_op){.kind = CRYSTAL_OP_DONE,
+                                .peer = (uint32_t)note->record,
+                                .value = begin_ns,
+                                .t_ns = end_ns};
         if (lane->done_count == BATCH)
             flush_done(lane);
     }
@@ -138,9 +159,25 @@ static void *lane_main(void *argument)
 
 static void lane_free(struct pass_lane *lane)
 {
-    for (unsigned i = 0; i < NOTES && lane->notes[i].event; i++)
+    for (unsigned i = 0; i < NOTES && lane->notes[i].event; i++) {
         (void)lane->library->event_destroy(lane->notes[i].event); /* never recorded */
+        if (lane->notes[i].before)
+            (void)lane->library->event_destroy(lane->notes[i].before);
+    }
     free(lane);
+}
+
+static int make_events(const struct pass_done_library *library, struct note *note)
+{
+    if (library->event_create(&note->event) != ncclSuccess) {
+        note->event = NULL;
+        return -ENOMEM;
+    }
+    if (library->event_elapsed && library->event_create(&note->before) != ncclSuccess) {
+        note->before = NULL;
+        return -ENOMEM;
+    }
+    return 0;
 }
 
 struct pass_lane *pass_lane_create(const struct pass_done_library *library,
@@ -157,8 +194,7 @@ struct pass_lane *pass_lane_create(const struct pass_done_library *library,
     lane->library = library;
     lane->stream = stream;
     for (unsigned i = 0; i < NOTES; i++)
-        if (library->event_create(&lane->notes[i].event) != ncclSuccess) {
-            lane->notes[i].event = NULL;
+        if (make_events(library, &lane->notes[i])) {
             (void)crystal_error_set(err, ENOMEM, "recorder: cannot create an event");
             lane_free(lane);
             return NULL;
@@ -170,6 +206,21 @@ struct pass_lane *pass_lane_create(const struct pass_done_library *library,
         return NULL;
     }
     return lane;
+}
+
+/* Two threads that issue on one stream at once may get each other's. */
+void pass_lane_begin(struct pass_lane *lane)
+{
+    uint32_t claimed = atomic_load_explicit(&lane->claimed, memory_order_relaxed);
+    struct note *note = &lane->notes[claimed % NOTES];
+
+    if (!note->before)
+        return;
+    if (claimed - atomic_load_explicit(&lane->taken, memory_order_acquire) >=
+        NOTES - MARGIN)
+        return; /* the note is in use; this one will be dropped */
+    note->has_begun =
+        lane->library->event_record(note->before, lane->stream) == ncclSuccess;
 }
 
 void pass_lane_note(struct pass_lane *lane, uint64_t record, uint64_t issue_ns,

@@ -3,6 +3,8 @@
 #include "config.h"
 
 #include "capture/pass.h"
+#include "capture/pass_cuda.h"
+#include "capture/work.h"
 
 #include "runtime/env.h"
 #include "runtime/log.h"
@@ -15,6 +17,8 @@
 
 struct pass pass = {.once = PTHREAD_ONCE_INIT};
 
+#define OWN_NCCL "libnccl.so.2"
+
 static void *find(void *handle, const char *name, const char **ret_missing)
 {
     void *function = dlsym(handle, name);
@@ -24,52 +28,95 @@ static void *find(void *handle, const char *name, const char **ret_missing)
     return function;
 }
 
-static void pass_open(void)
+/* dlsym's result is data to C; POSIX wants it converted like this. What is missing is
+ * NULL; returns the first such name. */
+static const char *find_nccl(void *handle)
 {
-    const char *path = getenv(CRYSTAL_ENV_PASS_LIBRARY), *missing = NULL;
-    struct crystal_error err = {0};
-    void *handle, *function;
+    const char *missing = NULL;
+    void *function;
 
-    if (recorder_get()->broken[0]) { /* a plan that records nothing is none */
-        (void)crystal_error_set(&err, EINVAL, "%s", recorder_get()->broken);
-        goto err;
-    }
-    if (!path || path[0] != '/') {
-        (void)crystal_error_set(&err, EINVAL,
-                                "recorder: %s='%s' is no absolute path of a library",
-                                CRYSTAL_ENV_PASS_LIBRARY, path ? path : "");
-        goto err;
-    }
-    handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-    if (!handle) {
-        (void)crystal_error_set(&err, ENOENT, "recorder: %s", dlerror());
-        goto err;
-    }
-    /* dlsym's result is data to C; POSIX wants it converted like this */
 #define NCCL_API(type, name, proto, args)            \
     function = find(handle, "nccl" #name, &missing); \
     memcpy(&pass.nccl.name, &function, sizeof function);
 #include "runtime/nccl_api.def"
 #undef NCCL_API
+    return missing;
+}
+
+static const char *find_streams(void *handle)
+{
+    const char *missing = NULL;
+    void *function;
+
 #define STREAM_API(type, name, proto, args)              \
     function = find(handle, "crystal_" #name, &missing); \
     memcpy(&pass.host.name, &function, sizeof function);
 #include "capture/stream_api.def"
 #undef STREAM_API
-    if (missing) {
-        (void)crystal_error_set(&err, ENOSYS, "recorder: %s lacks %s", path, missing);
-        goto err;
+    return missing;
+}
+
+/* The library of host memory. */
+static int open_library(const char *path, struct crystal_error *err)
+{
+    const char *missing;
+    void *handle;
+
+    if (!path || path[0] != '/')
+        return crystal_error_set(err, EINVAL,
+                                 "recorder: %s='%s' is no absolute path of a library",
+                                 CRYSTAL_ENV_PASS_LIBRARY, path ? path : "");
+    handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    if (!handle)
+        return crystal_error_set(err, ENOENT, "recorder: %s", dlerror());
+    missing = find_nccl(handle);
+    if (!missing)
+        missing = find_streams(handle);
+    if (missing)
+        return crystal_error_set(err, ENOSYS, "recorder: %s lacks %s", path, missing);
+    return 0;
+}
+
+/* The NCCL that the program has loaded, of any version: it calls only what that has. */
+static int open_own(struct crystal_error *err)
+{
+    void *handle = dlopen(OWN_NCCL, RTLD_NOW | RTLD_NOLOAD); /* stays: it is in use */
+
+    if (!handle)
+        return crystal_error_set(
+            err, ENOENT,
+            "recorder: the program makes NCCL calls, but has no " OWN_NCCL
+            " loaded; is NCCL linked statically?");
+    (void)find_nccl(handle);
+    if (!pass.nccl.CommInitRankConfig || !pass.nccl.GroupEnd)
+        return crystal_error_set(err, ENOSYS,
+                                 "recorder: " OWN_NCCL " is no NCCL of 2.14 "
+                                 "or later");
+    return pass_cuda_open(err);
+}
+
+static void pass_open(void)
+{
+    const char *on_device = getenv(CRYSTAL_ENV_PASS_DEVICE);
+    struct crystal_error err = {0};
+    int code;
+
+    if (recorder_get()->broken[0]) /* a plan that records nothing is none */
+        code = crystal_error_set(&err, EINVAL, "%s", recorder_get()->broken);
+    else if (on_device && *on_device && !entry_is_host_memory())
+        code = open_own(&err);
+    else
+        code = open_library(getenv(CRYSTAL_ENV_PASS_LIBRARY), &err);
+    if (code) {
+        recorder_fail(&err);
+        crystal_log(CRYSTAL_LOG_ERROR, "pass", "%s", err.text);
+        return;
     }
     pass.done.event_create = pass.host.event_create;
     pass.done.event_record = pass.host.event_record;
     pass.done.event_synchronize = pass.host.event_synchronize;
     pass.done.event_destroy = pass.host.event_destroy;
     pass.is_open = 1;
-    return;
-
-err:
-    recorder_fail(&err);
-    crystal_log(CRYSTAL_LOG_ERROR, "pass", "%s", err.text);
 }
 
 int pass_is_open(void)
@@ -140,6 +187,7 @@ struct pass_stream *pass_stream_add(ncclStream_t stream)
         return NULL;
     if (stream)
         s->index = recorder_stream_next(recorder_get());
+    work_stream(stream, s->index); /* where the device's work is recorded */
     s->lane = pass_lane_create(&pass.done, stream, &err);
     if (!s->lane)
         crystal_log(CRYSTAL_LOG_WARNING, "pass",

@@ -68,19 +68,28 @@ ncclResult_t pass_stream_wait_event(ncclStream_t stream, crystal_event_t event)
     return pass.host.stream_wait_event(stream, event);
 }
 
+/* CUDA's events are made known here when they are recorded first. NULL: no memory. */
+static struct pass_event *event_add(crystal_event_t event)
+{
+    struct pass_event *known = calloc(1, sizeof *known);
+
+    if (known) {
+        known->index = recorder_event_next(recorder_get());
+        pass_map_put(&pass.events, event, known);
+        known = pass_map_get(&pass.events, event);
+    }
+    return known;
+}
+
 ncclResult_t pass_event_create(crystal_event_t *ret_event)
 {
-    struct pass_event *known;
     ncclResult_t result;
 
     if (!pass_is_open())
         return ncclSystemError;
     result = pass.host.event_create(ret_event);
-    known = result == ncclSuccess ? calloc(1, sizeof *known) : NULL;
-    if (known) {
-        known->index = recorder_event_next(recorder_get());
-        pass_map_put(&pass.events, *ret_event, known);
-    }
+    if (result == ncclSuccess)
+        (void)event_add(*ret_event);
     return result;
 }
 
@@ -100,6 +109,8 @@ ncclResult_t pass_event_record(crystal_event_t event, ncclStream_t stream)
     if (!pass_is_open())
         return ncclSystemError;
     known = pass_map_get(&pass.events, event);
+    if (!known)
+        known = event_add(event);
     if (known) {
         known->is_recorded = 1;
         memset(&known->poll, 0, sizeof known->poll);

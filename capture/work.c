@@ -409,8 +409,9 @@ static void start(void)
     if (!code)
         code = subscribe(&err);
     if (code) {
-        crystal_log(CRYSTAL_LOG_WARNING, "work",
-                    "%s, recording without the work of the GPU", err.text);
+        if (code != -ENODEV) /* else there is no such work */
+            crystal_log(CRYSTAL_LOG_WARNING, "work",
+                        "%s, recording without the work of the GPU", err.text);
         if (work.subscriber)
             (void)work.cupti.cuptiUnsubscribe(work.subscriber); /* nothing to tell */
         return;

@@ -84,6 +84,12 @@ void stage_env_fini(struct stage_env *env);
 void stage_env_common(struct stage *stage);
 /* Each of these ranks gets its part of limits.pinned_bytes. */
 void stage_env_pinned(struct stage *stage, uint32_t rank_count);
+/* Whether this node has NVIDIA's driver, so that programs may use a GPU. */
+int stage_has_device(void);
+/* Lets library, libcrystal-nccl.so, stand before the NCCL and the CUDA runtime of
+ * programs, which need nothing else in their environment. 0 on a node without a device,
+ * where nothing is added, else 1. */
+int stage_env_device(struct stage *stage, const char *library);
 /* One rank of those that a stage starts here. */
 struct stage_rank {
     uint32_t lrank;

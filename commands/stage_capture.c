@@ -49,20 +49,14 @@ static int remove_old(const struct stage *stage, uint32_t lrank,
     return code ? code : remove_file(path, err);
 }
 
-/* Programs on GPUs need nothing in their environment: the library stands before their
- * NCCL and CUDA runtime. PyTorch's watchdogs, which end a rank that waits for long, are
- * ours to be: a rank is parked for as long as others run. */
-static void env_device(struct stage *stage, const char *library)
+/* PyTorch's watchdogs, which end a rank that waits for long, are ours to be: a rank is
+ * parked for as long as others run. */
+static void env_watchdogs(struct stage *stage)
 {
     static const char *const watchdogs[][2] = {{"TORCH_NCCL_ENABLE_MONITORING", "0"},
                                                {"TORCH_NCCL_ASYNC_ERROR_HANDLING", "0"},
                                                {"TORCH_NCCL_DUMP_ON_TIMEOUT", "0"}};
-    const char *preload = getenv("LD_PRELOAD");
 
-    if (access("/dev/nvidiactl", F_OK) != 0)
-        return;
-    stage_env_add(&stage->env, "LD_PRELOAD=%s%s%s", library,
-                  preload && *preload ? ":" : "", preload ? preload : "");
     for (size_t i = 0; i < sizeof watchdogs / sizeof watchdogs[0]; i++)
         if (!getenv(watchdogs[i][0]))
             stage_env_add(&stage->env, "%s=%s", watchdogs[i][0], watchdogs[i][1]);
@@ -91,7 +85,8 @@ static int prepare(struct stage *stage, const struct crystal_share *own,
                                 ? 1
                                 : own->end - own->first);
     stage_env_add(&stage->env, "%s=%s", CRYSTAL_ENV_NCCL_LIBRARY, library);
-    env_device(stage, library);
+    if (stage_env_device(stage, library))
+        env_watchdogs(stage);
     stage_env_add(&stage->env, "%s=%s", CRYSTAL_ENV_TRACE_DIR, ranks);
     stage_env_add(&stage->env, "%s=%u", CRYSTAL_ENV_ITERATIONS,
                   stage->layout.iterations);

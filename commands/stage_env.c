@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 void stage_env_add(struct stage_env *env, const char *format, ...)
 {
@@ -72,6 +73,22 @@ void stage_env_pinned(struct stage *stage, uint32_t rank_count)
     if (most && rank_count)
         stage_env_add(&stage->env, "%s=%" PRIu64, CRYSTAL_ENV_PINNED,
                       most / rank_count ? most / rank_count : 1);
+}
+
+int stage_has_device(void)
+{
+    return access("/dev/nvidiactl", F_OK) == 0;
+}
+
+int stage_env_device(struct stage *stage, const char *library)
+{
+    const char *preload = getenv("LD_PRELOAD");
+
+    if (!stage_has_device())
+        return 0;
+    stage_env_add(&stage->env, "LD_PRELOAD=%s%s%s", library,
+                  preload && *preload ? ":" : "", preload ? preload : "");
+    return 1;
 }
 
 static void put(void *context, const char *setting)

@@ -13,6 +13,7 @@
 #include "runtime/log.h"
 
 #include <errno.h>
+#include <stdlib.h>
 #include <unistd.h>
 
 int stage_check_graph(const struct stage *stage, struct crystal_error *err)
@@ -62,6 +63,21 @@ static void add_env(void *context, const char *assignment)
     stage_env_add(&stage->env, "%s", assignment);
 }
 
+/* What NCCL would ask of ranks that do not exist: to share memory between nodes or in
+ * the network, to come to a root one after the other, to register buffers of CUDA
+ * graphs with peers. */
+static void env_absent(struct stage *stage)
+{
+    static const char *const settings[][2] = {{"NCCL_NVLS_ENABLE", "0"},
+                                              {"NCCL_MNNVL_ENABLE", "0"},
+                                              {"NCCL_UID_STAGGER_THRESHOLD", "1000000"},
+                                              {"NCCL_GRAPH_REGISTER", "0"}};
+
+    for (size_t i = 0; i < sizeof settings / sizeof settings[0]; i++)
+        if (!getenv(settings[i][0]))
+            stage_env_add(&stage->env, "%s=%s", settings[i][0], settings[i][1]);
+}
+
 int stage_node_open(struct stage *stage, int timed, struct stage_far *far,
                     struct crystal_error *err)
 {
@@ -106,6 +122,7 @@ int stage_node_open(struct stage *stage, int timed, struct stage_far *far,
     /* a connection belongs to the communicator that made it */
     stage_env_add(&stage->env, "NCCL_COMM_SPLIT_SHARE_RESOURCES=0");
     stage_env_add(&stage->env, "NCCL_COMM_SHRINK_SHARE_RESOURCES=0");
+    env_absent(stage);
     crystal_target_each_env(&stage->layout.target, add_env, stage);
     return 0;
 }

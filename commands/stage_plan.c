@@ -1,10 +1,11 @@
 /* The plan stage: slices of ranks, the sandbox's nodes first, run one after the other,
  * on several nodes at the same time (commands/plan_nodes.h), against virtual ranks that
  * answer at once, with the recorder passing their calls through to
- * libcrystal-hostccl.so. What comes out is how long computation and transfers take by
- * themselves, and from that the profile of all ranks. Ranks that never wait for others
- * compete more for the node than they will, so a second pass measures again in the time
- * that the first has composed, until two passes agree.
+ * libcrystal-hostccl.so, on a GPU to the program's own NCCL. What comes out is how long
+ * computation and transfers take by themselves, and from that the profile of all ranks.
+ * Ranks that never wait for others compete more for the node than they will, so a
+ * second pass measures again in the time that the first has composed, until two passes
+ * agree.
  */
 #include "config.h"
 
@@ -88,6 +89,8 @@ static int set_environment(struct stage *stage, struct crystal_error *err)
     if (code)
         return code;
     stage_env_add(&stage->env, "%s=%s", CRYSTAL_ENV_NCCL_LIBRARY, library);
+    if (stage_env_device(stage, library))
+        stage_env_add(&stage->env, "%s=1", CRYSTAL_ENV_PASS_DEVICE);
     stage_env_add(&stage->env, "%s=%s", CRYSTAL_ENV_TRACE_DIR, plan);
     stage_env_add(&stage->env, "%s=%s", CRYSTAL_ENV_RUN_DIR, plan);
     stage_env_add(&stage->env, "%s=%u", CRYSTAL_ENV_ITERATIONS,
@@ -252,7 +255,9 @@ static int run_pass(struct plan *plan, struct crystal_error *err)
         code = plan_nodes_meet(&plan->nodes, value, &value, err);
     if (code)
         return code;
-    code = crystal_plan_compose(stage->job_dir, calibrate, &plan->pass, err);
+    /* what hostccl's messages cost says nothing of NCCL's on a GPU */
+    code = crystal_plan_compose(stage->job_dir, stage_has_device() ? NULL : calibrate,
+                                &plan->pass, err);
     if (code) /* they would only be kept to fail again */
         (void)plan_progress_end(stage, NULL);
     return code;

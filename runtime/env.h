@@ -30,6 +30,9 @@
 /* Where set, libcrystal-nccl.so passes every call through to this library and only
  * records (plan); where not, it parks and asks the coordinator (capture). */
 #define CRYSTAL_ENV_PASS_LIBRARY "CRYSTAL_PASS_LIBRARY"
+/* Beside it, on a node with a GPU: programs that do not ask for streams on host memory
+ * have their calls passed through to their own NCCL. */
+#define CRYSTAL_ENV_PASS_DEVICE "CRYSTAL_PASS_DEVICE"
 #define CRYSTAL_ENV_TRACE_DIR                                                          \
     "CRYSTAL_TRACE_DIR"                             /* recorder: LRANK.trace goes here \
                                                      */

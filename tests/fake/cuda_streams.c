@@ -42,11 +42,20 @@ struct event {
     pthread_mutex_t lock;
     pthread_cond_t changed;
     unsigned long issued, done; /* records */
+    double done_ms;             /* when the last one was made */
 };
 
 static stream null_stream;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static long delay_us = 200;
+
+static double now_ms(void)
+{
+    struct timespec now;
+
+    (void)clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec * 1e3 + (double)now.tv_nsec / 1e6;
+}
 
 /* Whether this call is to fail. */
 static int fails(const char *name, unsigned *count)
@@ -79,8 +88,10 @@ static void perform(struct work *w)
     if (!w->event)
         return;
     (void)pthread_mutex_lock(&w->event->lock);
-    if (w->kind == RECORD && w->event->done < w->number)
+    if (w->kind == RECORD && w->event->done < w->number) {
         w->event->done = w->number;
+        w->event->done_ms = now_ms();
+    }
     (void)pthread_cond_broadcast(&w->event->changed);
     while (w->kind == WAIT && w->event->done < w->number)
         (void)pthread_cond_wait(&w->event->changed, &w->event->lock);
@@ -377,6 +388,22 @@ int cudaEventQuery(void *handle)
     result = e->done < e->issued ? NOT_READY : 0;
     (void)pthread_mutex_unlock(&e->lock);
     return result;
+}
+
+EXPORT int cudaEventElapsedTime(float *ret_ms, void *from, void *to);
+int cudaEventElapsedTime(float *ret_ms, void *from, void *to)
+{
+    event *a = from, *b = to;
+    double
+        ms; /* as floats, times since the machine's start are good to a millisecond */
+
+    (void)pthread_mutex_lock(&a->lock);
+    ms = -a->done_ms;
+    (void)pthread_mutex_unlock(&a->lock);
+    (void)pthread_mutex_lock(&b->lock);
+    *ret_ms = (float)(b->done_ms + ms);
+    (void)pthread_mutex_unlock(&b->lock);
+    return 0;
 }
 
 EXPORT int cudaEventSynchronize(void *handle);

@@ -1,12 +1,14 @@
 /* An NCCL on host memory that moves nothing: every call succeeds at once, and work ends
- * NULL_NCCL_DELAY_US after it was issued. For tests and benchmarks of what stands above
- * an NCCL library.
+ * NULL_NCCL_DELAY_US after it was issued, or with NULL_NCCL_CUDA takes so long in the
+ * stream of CUDA's runtime that it is given. For tests and benchmarks of what stands
+ * above an NCCL library.
  */
 #include "config.h"
 
 #include "runtime/crystal_stream.h"
 #include "runtime/nccl_abi.h"
 
+#include <dlfcn.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -41,14 +43,46 @@ static uint64_t delay_ns(void)
     return (uint64_t)delay;
 }
 
-static ncclResult_t work(void)
+static void sleep_delay(void *unused)
 {
+    const struct timespec delay = {0, (long)delay_ns()};
+
+    (void)unused;
+    (void)nanosleep(&delay, NULL);
+}
+
+static int group_depth;
+static ncclStream_t group_stream; /* of its work, which begins with its end */
+static int group_has_work;
+
+static ncclResult_t work(ncclStream_t stream)
+{
+    int (*launch)(void *, void (*)(void *), void *);
+    void *function =
+        getenv("NULL_NCCL_CUDA") ? dlsym(RTLD_DEFAULT, "cudaLaunchHostFunc") : NULL;
+
+    memcpy(&launch, &function, sizeof launch);
+    if (launch && group_depth) {
+        group_stream = stream;
+        group_has_work = 1;
+        return ncclSuccess;
+    }
+    if (launch)
+        return launch(stream, sleep_delay, NULL) ? ncclSystemError : ncclSuccess;
     if (delay_ns()) {
         uint64_t now = now_ns();
 
         work_end_ns = (work_end_ns > now ? work_end_ns : now) + delay_ns();
     }
     return ncclSuccess;
+}
+
+static ncclResult_t group_end(void)
+{
+    if (--group_depth || !group_has_work)
+        return ncclSuccess;
+    group_has_work = 0;
+    return work(group_stream);
 }
 
 /* Everything that has nothing to say for itself. */
@@ -59,7 +93,7 @@ static ncclResult_t work(void)
         return value;                     \
     }
 #define QUIET(name, proto) RETURNS(name, proto, ncclSuccess)
-#define WORKS(name, proto) RETURNS(name, proto, work())
+#define WORKS(name, proto) RETURNS(name, proto, work(stream))
 
 #pragma GCC diagnostic ignored "-Wunused-parameter"
 
@@ -103,8 +137,8 @@ WORKS(Send, (const void *send, size_t count, ncclDataType_t datatype, int peer,
              ncclComm_t comm, ncclStream_t stream))
 WORKS(Recv, (void *recv, size_t count, ncclDataType_t datatype, int peer,
              ncclComm_t comm, ncclStream_t stream))
-QUIET(GroupStart, (void))
-QUIET(GroupEnd, (void))
+RETURNS(GroupStart, (void), (group_depth++, ncclSuccess))
+RETURNS(GroupEnd, (void), group_end())
 QUIET(GroupSimulateEnd, (ncclSimInfo_t * info))
 
 #define SAYS(type, name, proto, body) \

@@ -323,6 +323,31 @@ static void allocated(void)
     printf("rank %d: allocated\n", rank);
 }
 
+static void compute_5ms(void *unused)
+{
+    (void)unused;
+    sleep_us(5000);
+}
+
+/* One after the other, three times: computation, an all-reduce, two messages. */
+static void timed(void)
+{
+    float *x = device_floats();
+
+    for (int i = 0; i < 3; i++) {
+        CUDA(launch(compute, compute_5ms, NULL));
+        follow(wire, compute);
+        OK(AllReduce(x, x, COUNT, ncclFloat32, ncclSum, world.comm, wire));
+        OK(GroupStart());
+        OK(Send(x, COUNT, ncclFloat32, rank, world.comm, wire));
+        OK(Recv(x, COUNT, ncclFloat32, rank, world.comm, wire));
+        OK(GroupEnd());
+        follow(compute, wire);
+        CUDA(stream_synchronize(compute));
+    }
+    printf("rank %d: timed\n", rank);
+}
+
 /* Rank 1 sums twice as many as the others. */
 static void mismatch(void)
 {
@@ -349,10 +374,10 @@ int main(int argc, char **argv)
     static const struct {
         const char *name;
         void (*run)(void);
-    } cases[] = {{"overlapped", overlapped}, {"early", early_receive},
-                 {"polled", polled},         {"behind", behind},
-                 {"reused", reused},         {"allocated", allocated},
-                 {"mismatch", mismatch},     {"cycle", cycle}};
+    } cases[] = {
+        {"overlapped", overlapped}, {"early", early_receive}, {"polled", polled},
+        {"behind", behind},         {"reused", reused},       {"allocated", allocated},
+        {"timed", timed},           {"mismatch", mismatch},   {"cycle", cycle}};
 
     load_cuda();
     program_begin(NULL);
