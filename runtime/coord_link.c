@@ -142,7 +142,7 @@ void crystal_link_send_results(struct crystal_link *link, uint32_t request,
         bytes += sizeof(uint64_t) + results[i].bytes;
     if (bytes > CRYSTAL_MESSAGE_BODY_MAX) {
         static const char text[] = "coordinator: the results of one group of calls are "
-                                   "larger than 1 GiB; use smaller tensors in capture";
+                                   "larger than 4 GiB; use smaller tensors in capture";
 
         crystal_link_send(link, CRYSTAL_MSG_ERROR, 0, text, strlen(text));
         crystal_link_end(link);

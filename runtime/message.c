@@ -84,7 +84,8 @@ int crystal_message_send(int fd, unsigned type, uint32_t request, struct iovec *
     for (size_t i = 0; i < body_count; i++) {
         if (body[i].iov_len > CRYSTAL_MESSAGE_BODY_MAX - bytes)
             return crystal_error_set(err, EMSGSIZE,
-                                     "message: more than %u bytes in one message",
+                                     "message: more than %u bytes in one call or group "
+                                     "of calls; use smaller tensors in capture",
                                      CRYSTAL_MESSAGE_BODY_MAX);
         bytes += body[i].iov_len;
         if (first_count < sizeof first / sizeof first[0])
