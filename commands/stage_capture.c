@@ -85,8 +85,11 @@ static int prepare(struct stage *stage, const struct crystal_share *own,
                                 ? 1
                                 : own->end - own->first);
     stage_env_add(&stage->env, "%s=%s", CRYSTAL_ENV_NCCL_LIBRARY, library);
-    if (stage_env_device(stage, library))
+    if (stage_env_device(stage, library)) {
         env_watchdogs(stage);
+        stage_env_add(&stage->env, "NCCL_NET_PLUGIN=%s", library);
+        stage_env_add(&stage->env, "NCCL_NET=%s", CRYSTAL_BYPASS_NET);
+    }
     stage_env_add(&stage->env, "%s=%s", CRYSTAL_ENV_TRACE_DIR, ranks);
     stage_env_add(&stage->env, "%s=%u", CRYSTAL_ENV_ITERATIONS,
                   stage->layout.iterations);

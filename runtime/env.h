@@ -27,6 +27,9 @@
 /* What contrib/pytorch loads as NCCL on host memory: libcrystal-nccl.so in capture and
  * plan, libcrystal-hostccl.so in emulate. */
 #define CRYSTAL_ENV_NCCL_LIBRARY "CRYSTAL_NCCL_LIBRARY"
+/* In capture on a GPU, NCCL_NET: the name of a net that no communicator gets
+ * (capture/bypass.c). */
+#define CRYSTAL_BYPASS_NET "crystal-capture"
 /* Where set, libcrystal-nccl.so passes every call through to this library and only
  * records (plan); where not, it parks and asks the coordinator (capture). */
 #define CRYSTAL_ENV_PASS_LIBRARY "CRYSTAL_PASS_LIBRARY"
