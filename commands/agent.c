@@ -34,7 +34,7 @@ static void help(FILE *out)
             "Does one stage's work on this node, for a coordinator that runs:\n"
             "capture and plan start the program as the node's ranks; emulate hosts\n"
             "the virtual ranks until the job ends, and with PROGRAM also starts\n"
-            "the sandbox ranks.\n\n"
+            "the sandbox ranks. On the real wire the last nodes are assistants.\n\n"
             "  --job=DIR       the job directory\n"
             "  --stage=STAGE   capture, plan or emulate\n"
             "  --marked        the node's crystal.so has left DIR/agent.NODE.spank\n"
@@ -132,8 +132,11 @@ static int run(enum stage_kind kind, const char *job_dir, uint32_t node,
         code = stage_failed(&stage, &err);
     else if (kind == STAGE_CAPTURE)
         code = stage_capture(&stage);
+    else if (kind == STAGE_PLAN)
+        code = stage_plan(&stage);
     else
-        code = kind == STAGE_PLAN ? stage_plan(&stage) : stage_emulate(&stage, node);
+        code = node < stage.node_count ? stage_emulate(&stage, node)
+                                       : stage_assist(&stage);
     stage_close(&stage);
     return code;
 }

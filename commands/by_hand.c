@@ -172,11 +172,16 @@ static void say_report(const char *job_dir, time_t started)
         crystal_log(CRYSTAL_LOG_INFO, stage_name(STAGE_EMULATE), "report: %s", path);
 }
 
-static int run_stage(struct stage *stage)
+static int run_stage(struct stage *stage, struct crystal_launch **ret_assistants)
 {
+    const uint32_t assistants =
+        stage->kind == STAGE_EMULATE ? stage->layout.assistant_count : 0;
     struct crystal_error err = {0};
 
-    if (stage_begin(stage, 0, 1, &err))
+    if (stage_begin(stage, 0, 1 + assistants, &err))
+        return stage_failed(stage, &err);
+    if (assistants && !(*ret_assistants = stage_assistants_start(stage->job_dir, 1,
+                                                                 assistants, &err)))
         return stage_failed(stage, &err);
     crystal_log(CRYSTAL_LOG_INFO, stage->name, "%u of %u ranks",
                 stage->kind == STAGE_CAPTURE ? stage->layout.live_count
@@ -195,7 +200,7 @@ static int has_run(int code)
 
 static int run(enum stage_kind kind, const char *job_dir, char **program)
 {
-    struct crystal_launch *coord;
+    struct crystal_launch *coord, *assistants = NULL;
     struct crystal_error err = {0};
     time_t started = time(NULL);
     struct stage stage;
@@ -210,12 +215,13 @@ static int run(enum stage_kind kind, const char *job_dir, char **program)
                 ? NULL
                 : stage_coord_start(stage.job_dir, NULL, &err);
     if (coord) {
-        code = run_stage(&stage);
+        code = run_stage(&stage, &assistants);
     } else {
         crystal_log(CRYSTAL_LOG_ERROR, stage.name, "%s", err.text);
         code = CRYSTAL_EXIT_STAGE;
     }
     stage_close(&stage);
+    stage_assistants_end(assistants);
     if (coord && has_run(code) && stage_coord_finish(coord, job_dir, &err)) {
         crystal_log(CRYSTAL_LOG_ERROR, stage_name(kind), "%s", err.text);
         code = CRYSTAL_EXIT_STAGE;

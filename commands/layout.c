@@ -91,8 +91,11 @@ static void help(void)
         "  --job-dir=DIR        where the job keeps its files (default "
         "./crystal.NAME)\n"
         "  --job-name=NAME      names the default job directory, ./crystal.NAME\n"
-        "  --wire=modelled      how messages of virtual ranks arrive; real is not yet\n"
-        "                       supported\n"
+        "  --wire=modelled|real how messages of virtual ranks arrive: at the computed\n"
+        "                       time (default), or from assistants, by TCP\n"
+        "  --assistants=K       nodes that send them on the real wire (default one "
+        "for\n"
+        "                       each sandbox node)\n"
         "  --slurm-env=WHICH    what SLURM_PROCID, SLURM_NTASKS, ... say in the "
         "program:\n"
         "                       logical ranks (default), physical tasks, or node\n"
@@ -286,6 +289,11 @@ CRYSTAL_COMMAND(layout)
                           sizeof dir, &dir_is_known, &err);
     if (!code && conf.spill_dir[0])
         code = set_spill_dir(&r, &conf, dir, &l, &err);
+    if (!code && r.as_request && l.assistant_count)
+        code =
+            crystal_error_set(&err, ENOTSUP,
+                              "--crystal-wire=real is not yet supported by srun; use "
+                              "modelled");
     asked.asked = r.stages;
     asked.dir = r.for_allocation || !dir_is_known ? NULL : dir;
     asked.needs_capture = r.as_request;

@@ -142,15 +142,35 @@ int stage_find_store(struct stage *stage, struct crystal_error *err)
                               sizeof stage->master_port, err);
 }
 
-int stage_begin(struct stage *stage, uint32_t node, uint32_t node_count,
+/* Which of the nodes are whose: assistants are the last ones. */
+static int deal_nodes(struct stage *stage, uint32_t all_count,
+                      struct crystal_error *err)
+{
+    const uint32_t assistants =
+        stage->kind == STAGE_EMULATE ? stage->layout.assistant_count : 0;
+
+    if (assistants >= all_count)
+        return crystal_error_set(err, EINVAL,
+                                 "the wire is real, with %u assistant node%s beside "
+                                 "those of the sandbox, and the stage has %u node%s; "
+                                 "give it more or use --wire=modelled",
+                                 assistants, assistants == 1 ? "" : "s", all_count,
+                                 all_count == 1 ? "" : "s");
+    stage->assistant_count = assistants;
+    stage->node_count = all_count - assistants;
+    if (stage->node < stage->node_count)
+        stage->own = crystal_share_of(stage->layout.sandbox_count, stage->node,
+                                      stage->node_count);
+    return 0;
+}
+
+int stage_begin(struct stage *stage, uint32_t node, uint32_t all_count,
                 struct crystal_error *err)
 {
     int code;
 
     stage->node = node;
-    stage->node_count = node_count;
-    stage->own = crystal_share_of(stage->layout.sandbox_count, node, node_count);
-
+    stage->node_count = all_count;
     /* first: it blocks the signals that all later threads must not take */
     stage->launch = crystal_launch_create(err);
     if (!stage->launch)
@@ -159,7 +179,9 @@ int stage_begin(struct stage *stage, uint32_t node, uint32_t node_count,
                                         CRYSTAL_ROLE_AGENT, node, NULL, err);
     if (!stage->client)
         return -err->code;
-    code = crystal_client_begin(stage->client, stage->kind, err);
+    code = deal_nodes(stage, all_count, err);
+    if (!code)
+        code = crystal_client_begin(stage->client, stage->kind, err);
     return code ? code : stage_find_store(stage, err);
 }
 
@@ -341,7 +363,7 @@ static int is_second(const struct stage *stage, const char *text)
  * coordinator did. All of them see when that is gone. */
 static int is_said_elsewhere(const struct stage *stage, const char *text)
 {
-    if (stage->node_count <= 1)
+    if (stage->node_count + stage->assistant_count <= 1)
         return 0;
     if (!stage->was_told)
         return is_second(stage, text);

@@ -26,7 +26,8 @@ struct stage_env {
 
 struct stage {
     enum stage_kind kind;
-    uint32_t node, node_count; /* this agent's node of the step */
+    uint32_t node, node_count; /* this agent's node of the step; sandbox nodes in it */
+    uint32_t assistant_count;  /* in emulate, behind those; else 0 */
     struct crystal_share own;  /* what of layout.sandbox runs here; from begin */
     const char *name;          /* "capture", ...: also the component of messages */
     char **program;            /* argv, borrowed; NULL: none here */
@@ -61,8 +62,8 @@ int stage_kind_parse(const char *text, enum stage_kind *ret);
 int stage_open(struct stage *stage, enum stage_kind kind, const char *job_dir,
                char **program, struct crystal_error *err);
 /* Connects to the coordinator and begins the stage there. node: of this agent, of
- * node_count. */
-int stage_begin(struct stage *stage, uint32_t node, uint32_t node_count,
+ * all_count, assistants counted. */
+int stage_begin(struct stage *stage, uint32_t node, uint32_t all_count,
                 struct crystal_error *err);
 /* Reads from stage->coord_file where the ranks find the store. begin has done it. */
 int stage_find_store(struct stage *stage, struct crystal_error *err);
@@ -144,6 +145,8 @@ int stage_failed(struct stage *stage, const struct crystal_error *err);
 int stage_capture(struct stage *stage);
 int stage_plan(struct stage *stage);
 int stage_emulate(struct stage *stage, uint32_t node);
+/* Emulate on an assistant node (replay/assistant.h). */
+int stage_assist(struct stage *stage);
 
 /* --- by hand, without Slurm: coordinator and agent in one command --- */
 
@@ -154,6 +157,13 @@ struct crystal_launch *stage_coord_start(const char *job_dir, const char *node,
 /* Tells it that the job is over and waits for its end. */
 int stage_coord_finish(struct crystal_launch *coord, const char *job_dir,
                        struct crystal_error *err);
+/* Assistants of emulate, behind node_count sandbox nodes, on this machine, once the
+ * coordinator is up. They end by themselves with the stage; end waits for that (NULL is
+ * fine). NULL on failure. */
+struct crystal_launch *stage_assistants_start(const char *job_dir, uint32_t node_count,
+                                              uint32_t count,
+                                              struct crystal_error *err);
+void stage_assistants_end(struct crystal_launch *assistants);
 /* The whole command: options, coordinator, stage. */
 int stage_by_hand(enum stage_kind kind, int argc, char **argv);
 

@@ -76,22 +76,22 @@ static int add_interface(struct stage *stage, const struct crystal_msg_node *own
 int stage_far_meet(struct stage *stage, struct stage_far *far, uint32_t *run,
                    struct crystal_error *err)
 {
+    const uint32_t count = stage->node_count + stage->assistant_count;
     struct crystal_msg_node own = {
-        .node = stage->node, .node_count = stage->node_count, .run = *run};
+        .node = stage->node, .node_count = count, .run = *run};
     uint8_t token[CRYSTAL_TOKEN_BYTES];
     int code;
 
     memset(far, 0, sizeof *far);
-    if (stage->node_count < 2)
+    if (count < 2)
         return 0;
-    if (stage->node_count > CRYSTAL_NODES_MAX ||
-        stage->node_count > stage->layout.sandbox_count)
+    if (count > CRYSTAL_NODES_MAX || stage->node_count > stage->layout.sandbox_count)
         return crystal_error_set(err, EINVAL,
                                  "%u nodes for %u sandbox ranks; at most %u, and one "
                                  "for each rank",
                                  stage->node_count, stage->layout.sandbox_count,
                                  CRYSTAL_NODES_MAX);
-    far->nodes = calloc(stage->node_count, sizeof *far->nodes);
+    far->nodes = calloc(count, sizeof *far->nodes);
     if (!far->nodes)
         return crystal_error_set(err, ENOMEM, "out of memory");
     code = crystal_token_read(stage->token_file, token, err);
@@ -107,7 +107,9 @@ int stage_far_meet(struct stage *stage, struct stage_far *far, uint32_t *run,
         code = crystal_client_nodes(stage->client, &own, far->nodes, err);
     if (!code)
         *run = far->nodes[0].run;
-    return code ? code : add_interface(stage, &far->nodes[stage->node], err);
+    return code || stage->node >= stage->node_count
+               ? code
+               : add_interface(stage, &far->nodes[stage->node], err);
 }
 
 void stage_far_fini(struct stage_far *far)

@@ -10,7 +10,7 @@ struct crystal_links;
 
 struct stage_far {
     struct crystal_links *links;    /* NULL: this node alone; the service's once open */
-    struct crystal_msg_node *nodes; /* [stage->node_count]; owned */
+    struct crystal_msg_node *nodes; /* of all, assistants, too; owned */
 };
 
 /* Meets the agents of the other nodes at the coordinator, where there are any. *run is

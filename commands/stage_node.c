@@ -105,7 +105,8 @@ int stage_node_open(struct stage *stage, int timed, struct stage_far *far,
         config.links = far->links;
         config.nodes = far->nodes;
         config.node = stage->node;
-        config.node_count = stage->node_count;
+        config.node_count = stage->node_count + stage->assistant_count;
+        config.assistant_count = stage->assistant_count;
         far->links = NULL; /* the service's now */
     }
     stage->service = crystal_node_create(&config, err);

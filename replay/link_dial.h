@@ -15,7 +15,9 @@ enum crystal_link_role {
     CRYSTAL_LINK_NODE = 16,      /* lrank: the node that connects */
     CRYSTAL_LINK_BOOTSTRAP = 17, /* lrank: the low 24 bits of the address 127.x.y.z of a
                                     virtual rank that was dialled */
-    CRYSTAL_LINK_FEED = 18       /* lrank: of the sandbox rank that it is for */
+    CRYSTAL_LINK_FEED = 18,      /* lrank: of the sandbox rank that it is for */
+    CRYSTAL_LINK_WIRE = 19       /* to an assistant (assist_message.h); lrank: of the
+                                    sandbox rank that dials */
 };
 
 /* A blocking connection to the service of a node behind the HELLO. *ret_fd is the

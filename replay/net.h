@@ -14,6 +14,7 @@
 #include "replay/roll.h"
 #include "replay/wire.h"
 #include "runtime/error.h"
+#include "runtime/message.h"
 #include "runtime/target.h"
 
 #include <pthread.h>
@@ -52,6 +53,9 @@ struct crystal_net_module {
                        */
     int has_device;   /* NCCL's buffers may be on a GPU */
     struct crystal_backend *backend; /* between real ranks; NULL: our own TCP */
+    int has_assistant;               /* the wire is real, and this node carries it */
+    struct crystal_msg_node assistant;
+    uint8_t assistant_token[CRYSTAL_TOKEN_BYTES];
     struct crystal_wire wire;
     unsigned nic_count;                          /* 1 .. CRYSTAL_NICS_MAX */
     char *nic_paths[CRYSTAL_NICS_MAX];           /* in sysfs, NULL: none; owned */

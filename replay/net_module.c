@@ -14,6 +14,7 @@
 #include "replay/net_payload.h"
 #include "replay/net_rings.h"
 #include "replay/net_room.h"
+#include "replay/node_places.h"
 #include "replay/run_writer.h"
 #include "replay/virtual_feed.h"
 #include "replay/virtual_line.h"
@@ -195,13 +196,24 @@ static int pci_read(char *paths[CRYSTAL_NICS_MAX], unsigned count,
     return 0;
 }
 
+static int assistant_find(struct crystal_net_module *m, struct crystal_error *err)
+{
+    int found =
+        m->board ? crystal_places_assistant(crystal_board_directory(m->board), m->lrank,
+                                            &m->assistant, m->assistant_token, err)
+                 : 0;
+
+    m->has_assistant = found > 0;
+    return found < 0 ? found : 0;
+}
+
 static int module_init(struct crystal_net_module *m, struct crystal_error *err)
 {
     const char *run_dir = getenv(CRYSTAL_ENV_RUN_DIR);
     const char *messages = getenv(CRYSTAL_ENV_MESSAGES);
     const char *backend = getenv(CRYSTAL_ENV_NET_BACKEND);
 
-    if (lrank_read(&m->lrank, err) || board_read(m, err))
+    if (lrank_read(&m->lrank, err) || board_read(m, err) || assistant_find(m, err))
         return -err->code;
     if (choice_read(CRYSTAL_ENV_VALUES, "off", "on", &m->is_valueless, err) ||
         choice_read(CRYSTAL_ENV_BUFFERS, "gpu", "host", &m->has_device, err) ||

@@ -390,6 +390,21 @@ static const char *timeline_name(uint32_t state)
     return state < sizeof names / sizeof names[0] ? names[state] : "unknown";
 }
 
+static void print_transport(const struct crystal_links *links, FILE *out)
+{
+    const uint32_t assistants = crystal_links_assistants(links);
+    const char *between = crystal_links_count(links) > 1 ? "TCP between nodes" : "";
+
+    fprintf(out, "wire:\n  kind: %s\n  transport: host memory, ",
+            assistants ? "real" : "modelled");
+    if (assistants)
+        fprintf(out, "%s%u assistant node%s\n",
+                *between ? "TCP between nodes and to " : "TCP to ", assistants,
+                assistants == 1 ? "" : "s");
+    else
+        fprintf(out, "%s\n", *between ? between : "no network");
+}
+
 static void print_run(struct crystal_node *node, FILE *out)
 {
     struct crystal_board_header *head = crystal_board_header(node->board);
@@ -407,8 +422,7 @@ static void print_run(struct crystal_node *node, FILE *out)
             head->lrank_count, node->layout->sandbox_count);
     fprintf(out, "nodes: %u\n", crystal_links_count(node->far.links));
     fprintf(out, "timeline: %s\n", timeline_name(atomic_load(&head->timeline)));
-    fprintf(out, "wire:\n  kind: modelled\n  transport: host memory, %s\n",
-            node->far.links ? "TCP between nodes" : "no network");
+    print_transport(node->far.links, out);
     fprintf(out,
             "  bytes_per_s: %" PRIu64 "\n  latency_ns: %" PRIu64
             "\n  message_overhead_ns: %" PRIu64 "\n",

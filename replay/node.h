@@ -23,10 +23,11 @@ struct crystal_node_config {
     const char *profile_path;            /* NULL unless timed */
     struct crystal_client *coord;        /* role AGENT; ids come through it; open until
                                             destroy. NULL: only crystal_node_comm */
-    /* Several sandbox nodes: links that listen, taken over also on failure; NULL: this
-     * one alone. nodes has node_count entries, borrowed during create. */
+    /* Several nodes: links that listen, taken over also on failure; NULL: this one
+     * alone. nodes has node_count entries, borrowed during create, of which the last
+     * assistant_count are assistants: then the wire is real. */
     struct crystal_links *links;
-    uint32_t node, node_count;
+    uint32_t node, node_count, assistant_count;
     const struct crystal_msg_node *nodes;
 };
 
@@ -71,8 +72,9 @@ int crystal_node_has_seen(struct crystal_node *node, uint32_t lrank);
  * (that run them; each writes what it has met), timeline (setup, follows, finished or
  * stuck);
  *
- * wire: kind (modelled), transport ("host memory, no network", or "host memory, TCP
- * between nodes"), bytes_per_s, latency_ns, message_overhead_ns;
+ * wire: kind (modelled or real), transport ("host memory" and behind it "no network",
+ * "TCP between nodes", "TCP to 1 assistant node" or "TCP between nodes and to ..."),
+ * bytes_per_s, latency_ns, message_overhead_ns;
  *
  * counters: standin_ops, standin_bytes, late_count, late_max_ns, dropped_connections,
  * checkins, real_only_communicators;

@@ -21,8 +21,7 @@
 #define MEET_MS    60000
 #define PAUSE_MS   2
 
-/* The coordinator has not ended the stage. */
-static int is_alive(void *context, struct crystal_error *err)
+int node_far_alive(void *context, struct crystal_error *err)
 {
     struct node_far *far = context;
     int code = far->coord ? crystal_client_wait_stop(far->coord, 0, err) : -ETIMEDOUT;
@@ -157,7 +156,7 @@ int node_far_meet(struct node_far *far, enum node_phase phase,
     for (int waited_ms = 0; far->links && !crystal_links_meet(far->links, phase);
          waited_ms += PAUSE_MS) {
         (void)nanosleep(&pause, NULL);
-        code = is_alive(far, err);
+        code = node_far_alive(far, err);
         if (!code)
             code = crystal_links_status(far->links, err);
         if (!code && waited_ms >= MEET_MS)
@@ -201,7 +200,8 @@ static int write_places(const struct node_far *far, const struct crystal_layout 
                         struct crystal_error *err)
 {
     struct crystal_place *ranks = calloc(layout->sandbox_count, sizeof *ranks);
-    uint32_t count = crystal_links_count(far->links);
+    const uint32_t count = crystal_links_count(far->links);
+    const uint32_t assistants = crystal_links_assistants(far->links);
     int code;
 
     if (!ranks)
@@ -210,9 +210,10 @@ static int write_places(const struct node_far *far, const struct crystal_layout 
         ranks[i].lrank = layout->sandbox[i];
         ranks[i].node = crystal_layout_node_of(layout, count, layout->sandbox[i]);
     }
-    code = crystal_places_write(
-        crystal_board_directory(far->board), crystal_links_nodes(far->links), count,
-        crystal_links_token(far->links), ranks, layout->sandbox_count, err);
+    code = crystal_places_write(crystal_board_directory(far->board),
+                                crystal_links_nodes(far->links), count + assistants,
+                                assistants, crystal_links_token(far->links), ranks,
+                                layout->sandbox_count, err);
     free(ranks);
     return code;
 }
@@ -220,8 +221,12 @@ static int write_places(const struct node_far *far, const struct crystal_layout 
 int node_far_connect(struct node_far *far, const struct crystal_node_config *config,
                      struct crystal_board *board, struct crystal_error *err)
 {
-    const struct crystal_links_hooks hooks = {far,     node_far_message, on_bootstrap,
-                                              on_feed, is_alive,         on_clock};
+    const struct crystal_links_hooks hooks = {.context = far,
+                                              .message = node_far_message,
+                                              .bootstrap = on_bootstrap,
+                                              .feed = on_feed,
+                                              .alive = node_far_alive,
+                                              .clock = on_clock};
     struct crystal_board_header *head = crystal_board_header(board);
     int code;
 
@@ -231,8 +236,9 @@ int node_far_connect(struct node_far *far, const struct crystal_node_config *con
     if (!far->links)
         return 0;
     head->node = config->node;
-    code = crystal_links_connect(far->links, config->node, config->nodes,
-                                 config->node_count, &hooks, err);
+    code =
+        crystal_links_connect(far->links, config->node, config->nodes,
+                              config->node_count, config->assistant_count, &hooks, err);
     if (!code && config->node == 0)
         code = choose_port(far, err);
     if (!code)

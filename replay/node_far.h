@@ -1,5 +1,5 @@
 /* A node's service and those of the other sandbox nodes: setting up together, and what
- * they tell each other. Used by node.c only.
+ * they tell each other. Used by node.c and, for setting up, by assistant.c.
  */
 #ifndef CRYSTAL_NODE_FAR_H
 #define CRYSTAL_NODE_FAR_H
@@ -40,6 +40,10 @@ int node_far_connect(struct node_far *far, const struct crystal_node_config *con
  * checked. */
 int node_far_message(void *context, uint32_t from, unsigned type, const void *body,
                      uint32_t bytes);
+/* The links' alive hook, context is a node_far: the coordinator has not ended the
+ * stage.
+ */
+int node_far_alive(void *context, struct crystal_error *err);
 /* All nodes are in this phase. */
 int node_far_meet(struct node_far *far, enum node_phase phase,
                   struct crystal_error *err);

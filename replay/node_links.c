@@ -156,12 +156,14 @@ static int wait_for_all(struct crystal_links *links, struct crystal_error *err)
 
 int crystal_links_connect(struct crystal_links *links, uint32_t node,
                           const struct crystal_msg_node *nodes, uint32_t node_count,
+                          uint32_t assistant_count,
                           const struct crystal_links_hooks *hooks,
                           struct crystal_error *err)
 {
     int code;
 
     links->hooks = *hooks;
+    links->assistant_count = assistant_count;
     links->has_clock = node == 0;
     code = make_peers(links, node, nodes, node_count, err);
     if (!code)
@@ -176,7 +178,7 @@ void crystal_links_stop(struct crystal_links *links)
     if (!links || !links->has_thread)
         return;
     links->has_thread = false;
-    crystal_links_tell(links, CRYSTAL_LINK_BYE, NULL, 0);
+    links_send_all(links, CRYSTAL_LINK_BYE, NULL, 0);
     (void)!write(links->stop_fd, &one, sizeof one); /* its counter cannot be full */
     (void)pthread_join(links->thread, NULL);
 }
@@ -231,7 +233,12 @@ uint32_t crystal_links_node(const struct crystal_links *links)
 
 uint32_t crystal_links_count(const struct crystal_links *links)
 {
-    return links ? links->node_count : 1;
+    return links ? links->node_count - links->assistant_count : 1;
+}
+
+uint32_t crystal_links_assistants(const struct crystal_links *links)
+{
+    return links ? links->assistant_count : 0;
 }
 
 const struct crystal_msg_node *crystal_links_nodes(const struct crystal_links *links)
@@ -300,10 +307,17 @@ void crystal_links_send(struct crystal_links *links, uint32_t to, unsigned type,
         (void)links_send(&links->peers[to], type, 0, body, bytes);
 }
 
+void links_send_all(struct crystal_links *links, unsigned type, const void *body,
+                    uint32_t bytes)
+{
+    for (uint32_t i = 0; i < links->node_count; i++)
+        crystal_links_send(links, i, type, body, bytes);
+}
+
 void crystal_links_tell(struct crystal_links *links, unsigned type, const void *body,
                         uint32_t bytes)
 {
-    for (uint32_t i = 0; i < links->node_count; i++)
+    for (uint32_t i = 0; i < crystal_links_count(links); i++)
         crystal_links_send(links, i, type, body, bytes);
 }
 
@@ -317,10 +331,10 @@ int crystal_links_ask(struct crystal_links *links, unsigned type, const void *bo
     (void)pthread_mutex_lock(&links->ask_lock);
     (void)pthread_mutex_lock(&links->lock);
     request = ++links->ask_request ? links->ask_request : ++links->ask_request;
-    links->ask_left = links->node_count - 1;
+    links->ask_left = crystal_links_count(links) - 1;
     links->ask_code = 0;
     (void)pthread_mutex_unlock(&links->lock);
-    for (uint32_t i = 0; i < links->node_count; i++)
+    for (uint32_t i = 0; i < crystal_links_count(links); i++)
         if (i != links->node)
             (void)links_send(&links->peers[i], type, request, body, bytes);
     (void)pthread_mutex_lock(&links->lock);
@@ -357,7 +371,7 @@ int crystal_links_meet(struct crystal_links *links, uint32_t phase)
     own->phase = phase;
     (void)pthread_mutex_unlock(&links->lock);
     if (is_new)
-        crystal_links_tell(links, CRYSTAL_LINK_PHASE, &phase, sizeof phase);
+        links_send_all(links, CRYSTAL_LINK_PHASE, &phase, sizeof phase);
     (void)pthread_mutex_lock(&links->lock);
     for (uint32_t i = 0; i < links->node_count; i++)
         is_met &= links->peers[i].phase >= phase || links->peers[i].is_gone;

@@ -1,7 +1,8 @@
-/* The connections between the services of a job's sandbox nodes: one TCP connection for
- * each pair of nodes, and one listening port of each node, which also takes connections
- * for the bootstrap proxy (proxy_relay.c) and feeds for the node's ranks
- * (virtual_feed.h).
+/* The connections between the services of a job's nodes, those of the sandbox and,
+ * behind them, assistants: one TCP connection for each pair of nodes, and one listening
+ * port of each node, which also takes connections for the bootstrap proxy
+ * (proxy_relay.c), feeds for the node's ranks (virtual_feed.h), and the real wire's
+ * (assist_message.h).
  *
  * Every connection begins with the HELLO of runtime/message.h and the job's token; what
  * does not is closed. Between nodes the same framing goes on in both directions. Behind
@@ -69,6 +70,8 @@ struct crystal_links_hooks {
     void (*bootstrap)(void *context, int fd, uint32_t where);
     /* 0: fd is gone; -EAGAIN: again in a few milliseconds. */
     int (*feed)(void *context, int fd, uint32_t lrank);
+    /* Owns fd, as bootstrap does. NULL: this is no assistant. */
+    void (*wire)(void *context, int fd);
     /* Asked while connect waits; nonzero with err set ends that. */
     int (*alive)(void *context, struct crystal_error *err);
     /* crystal_links_clock_ns has another value. */
@@ -81,10 +84,11 @@ struct crystal_links *crystal_links_create(const uint8_t token[CRYSTAL_TOKEN_BYT
                                            struct crystal_error *err);
 uint32_t crystal_links_port(const struct crystal_links *links);
 /* Connects to the nodes below `node`, waits for those above, at most 60 s; then the
- * clock is known. nodes has node_count entries (copied). Hooks may be called from here
- * to stop. */
+ * clock is known. nodes has node_count entries (copied), of which the last
+ * assistant_count are assistants. Hooks may be called from here to stop. */
 int crystal_links_connect(struct crystal_links *links, uint32_t node,
                           const struct crystal_msg_node *nodes, uint32_t node_count,
+                          uint32_t assistant_count,
                           const struct crystal_links_hooks *hooks,
                           struct crystal_error *err);
 /* Says BYE and ends the thread; what is sent afterwards is lost. NULL is fine. */
@@ -92,25 +96,29 @@ void crystal_links_stop(struct crystal_links *links);
 /* The same, and frees. */
 void crystal_links_destroy(struct crystal_links *links);
 
-/* 0 is this node where there are no others (links NULL, count 1). */
+/* 0 is this node where there are no others (links NULL, count 1). count: sandbox nodes,
+ * the first ones. */
 uint32_t crystal_links_node(const struct crystal_links *links);
 uint32_t crystal_links_count(const struct crystal_links *links);
+uint32_t crystal_links_assistants(const struct crystal_links *links);
+/* [count + assistants] */
 const struct crystal_msg_node *crystal_links_nodes(const struct crystal_links *links);
 const uint8_t *crystal_links_token(const struct crystal_links *links);
 /* Whether a lower node has the same network. */
 int crystal_links_shares_host(const struct crystal_links *links);
 
-/* To one node, or to all others. A connection that is broken shows in status. */
+/* To one node, or to all other sandbox nodes. A connection that is broken shows in
+ * status. */
 void crystal_links_send(struct crystal_links *links, uint32_t to, unsigned type,
                         const void *body, uint32_t bytes);
 void crystal_links_tell(struct crystal_links *links, unsigned type, const void *body,
                         uint32_t bytes);
-/* To all others, and waits until all have said OK, at most 30 s; the first nonzero code
- * as negative errno. Not from a hook. */
+/* To all other sandbox nodes, and waits until all have said OK, at most 30 s; the first
+ * nonzero code as negative errno. Not from a hook. */
 int crystal_links_ask(struct crystal_links *links, unsigned type, const void *body,
                       uint32_t bytes, struct crystal_error *err);
 /* Tells the others that this node has come to phase (1, 2, ...), and says whether all
- * have: 1, or 0 not yet. */
+ * have, assistants, too: 1, or 0 not yet. */
 int crystal_links_meet(struct crystal_links *links, uint32_t phase);
 /* 0 while every other node is there or has said BYE; else, 2 s later (who knows more is
  * to speak first), -ECONNRESET and a sentence. */

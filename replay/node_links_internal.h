@@ -47,6 +47,7 @@ struct links_stranger {
 struct crystal_links {
     uint8_t token[CRYSTAL_TOKEN_BYTES];
     uint32_t node, node_count; /* count 0: not connected yet */
+    uint32_t assistant_count;  /* of node_count, the last ones */
     uint32_t port;
     int listen_fd, stop_fd;
     struct crystal_msg_node *nodes; /* [node_count]; owned */
@@ -77,5 +78,8 @@ void *links_main(void *links);
 int links_watch(struct crystal_links *links, struct crystal_error *err);
 int links_send(struct links_peer *peer, unsigned type, uint32_t request,
                const void *body, uint32_t bytes);
+/* To all others, assistants, too. */
+void links_send_all(struct crystal_links *links, unsigned type, const void *body,
+                    uint32_t bytes);
 
 #endif

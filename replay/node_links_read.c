@@ -45,7 +45,7 @@ static void beat(void *context)
     struct crystal_links *links = context;
     uint64_t now_ns = crystal_now_ns();
 
-    crystal_links_tell(links, CRYSTAL_LINK_PING, &now_ns, sizeof now_ns);
+    links_send_all(links, CRYSTAL_LINK_PING, &now_ns, sizeof now_ns);
     crystal_timer_start(&links->beat, links->loop, BEAT_NS, beat, links);
 }
 
@@ -320,6 +320,12 @@ static void on_hello(struct links_stranger *s)
         crystal_watch_stop(&s->watch);
         s->lrank = hello.lrank;
         try_feed(s);
+        break;
+    case CRYSTAL_LINK_WIRE:
+        crystal_watch_stop(&s->watch);
+        if (links->hooks.wire)
+            links->hooks.wire(links->hooks.context, s->fd);
+        forget(s, !links->hooks.wire);
         break;
     default:
         forget(s, true);

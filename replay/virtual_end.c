@@ -153,18 +153,22 @@ static uint64_t arrival_at(const void *user, uint32_t distance)
 
 /* When a receive that could be complete at arrive_ns is complete, and what of it was
  * waiting for virtual ranks. */
-static void receive_done(struct virtual_end *v, struct crystal_net_request *r,
-                         uint64_t arrive_ns, uint64_t free_ns, uint64_t bytes)
+static int receive_done(struct virtual_end *v, struct crystal_net_request *r,
+                        uint64_t arrive_ns, uint64_t free_ns, uint64_t bytes,
+                        struct crystal_error *err)
 {
     struct crystal_net_module *module = v->base.comm->module;
     const struct crystal_wire *wire = &module->wire;
     const uint64_t occupy_ns = crystal_wire_occupy_ns(wire, bytes);
-    uint64_t link_free_ns = v->link_free_ns, now_ns;
-    uint64_t without_ns =
-        crystal_vt_deliver(wire, free_ns, r->posted_ns, bytes, &link_free_ns);
-    uint64_t due_ns =
-        crystal_vt_deliver(wire, arrive_ns, r->posted_ns, bytes, &v->link_free_ns);
+    uint64_t link_free_ns = v->link_free_ns, now_ns, without_ns, due_ns;
 
+    if (v->wire.assist) {
+        int code = crystal_virtual_ask(v, r, arrive_ns, bytes, err);
+
+        return code ? code : 1;
+    }
+    without_ns = crystal_vt_deliver(wire, free_ns, r->posted_ns, bytes, &link_free_ns);
+    due_ns = crystal_vt_deliver(wire, arrive_ns, r->posted_ns, bytes, &v->link_free_ns);
     if (due_ns > without_ns)
         crystal_operation_waited(r->id.operation, without_ns, due_ns);
     due_ns =
@@ -175,6 +179,7 @@ static void receive_done(struct virtual_end *v, struct crystal_net_request *r,
     }
     r->got = bytes;
     crystal_net_queue_pop(&v->base, due_ns);
+    return 1;
 }
 
 /* 1 done, 0 wait. */
@@ -279,9 +284,7 @@ static int receive_collective(struct virtual_end *v, struct crystal_net_request 
     default:
         code = crystal_virtual_refuse(r->id.operation, err);
     }
-    if (code > 0)
-        receive_done(v, r, arrive_ns, free_ns, bytes);
-    return code;
+    return code > 0 ? receive_done(v, r, arrive_ns, free_ns, bytes, err) : code;
 }
 
 /* Where a message lies in its transfer. NCCL 2.28.9 (src/enqueue.cc, addP2pToPlan)
@@ -392,8 +395,7 @@ static int receive_transfer(struct virtual_end *v, struct crystal_net_request *r
     if (code != 1 && bytes)
         crystal_operation_standin(op, bytes);
     hop_ns = crystal_vt_hop_ns(&v->base.comm->module->wire, bytes);
-    receive_done(v, r, partner_ns + hop_ns, 0, bytes);
-    return 1;
+    return receive_done(v, r, partner_ns + hop_ns, 0, bytes, err);
 }
 
 /* The step of NCCL's connection that a message takes. An operation begins at a multiple
@@ -439,6 +441,8 @@ static int recv_progress(struct crystal_net_end *end, struct crystal_error *err)
     while (code > 0 && (r = crystal_net_queue_first(end)))
         code = r->id.operation->is_p2p ? receive_transfer(v, r, err)
                                        : receive_collective(v, r, err);
+    if (code >= 0 && v->wire.assist)
+        code = crystal_virtual_asked(v, err);
     return code < 0 ? crystal_virtual_stop(end, code, err) : 0;
 }
 
@@ -461,6 +465,7 @@ void crystal_virtual_close(struct crystal_net_end *end)
         if (v->feed_fds[i] >= 0)
             (void)close(v->feed_fds[i]); /* what was written arrives */
     free(v->feed_fds);
+    crystal_assist_close(v->wire.assist);
     free(v);
 }
 
@@ -508,5 +513,12 @@ struct crystal_net_end *crystal_virtual_end_create(struct crystal_net_context *c
     v->base.comm = context->comm;
     v->base.is_send = is_send;
     v->base.peer_crank = peer_crank;
+    if (context->comm->module->has_assistant) {
+        v->wire.assist = crystal_assist_open(context->comm->module, err);
+        if (!v->wire.assist) {
+            free(v);
+            return NULL;
+        }
+    }
     return &v->base;
 }

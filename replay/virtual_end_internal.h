@@ -4,6 +4,7 @@
 #define CRYSTAL_VIRTUAL_END_INTERNAL_H
 
 #include "replay/net.h"
+#include "replay/net_assist.h"
 #include "replay/net_rings.h"
 #include "replay/virtual_feed.h"
 #include "replay/virtual_time.h"
@@ -20,6 +21,18 @@ struct virtual_ring {
     /* sender: the way to the real rank behind the run, which hears of the first ones */
     struct crystal_vt_path path;
     uint64_t heard;
+};
+
+/* The real wire at an end. The last CRYSTAL_NET_REQUESTS of something are kept. */
+struct virtual_wire {
+    struct crystal_assist *assist; /* NULL: the wire is modelled; owned */
+    /* receiver: requests whose bytes are under way, oldest first */
+    struct crystal_net_request *asked[CRYSTAL_NET_REQUESTS];
+    uint64_t ask_head, ask_tail;
+    /* sender, places in the end's queue: up to which requests were begun, given and
+     * taken, and when */
+    uint64_t begun, given, taken;
+    uint64_t begin_ns[CRYSTAL_NET_REQUESTS], taken_ns[CRYSTAL_NET_REQUESTS];
 };
 
 struct virtual_end {
@@ -40,6 +53,7 @@ struct virtual_end {
     int is_feeding;
     uint64_t written;
     struct crystal_feed_message out;
+    struct virtual_wire wire;
 };
 
 extern const struct crystal_net_end_ops crystal_virtual_send_ops;
@@ -61,6 +75,15 @@ struct crystal_trees *crystal_virtual_trees(struct crystal_net_comm *comm,
 struct crystal_pats *crystal_virtual_pats(struct crystal_net_comm *comm,
                                           struct crystal_error *err);
 void crystal_virtual_close(struct crystal_net_end *end); /* frees the end */
+/* Receiver, on the real wire: the message could be here at arrive_ns on the modelled
+ * one; its bytes are asked for. The request is the end's oldest. */
+int crystal_virtual_ask(struct virtual_end *v, struct crystal_net_request *r,
+                        uint64_t arrive_ns, uint64_t bytes, struct crystal_error *err);
+/* Completes requests whose bytes are here. */
+int crystal_virtual_asked(struct virtual_end *v, struct crystal_error *err);
+/* Sender: moves bytes to the assistant. 1: the oldest request has been taken, its
+ * start_ns and due_ns say when; 0: not yet; negative errno. */
+int crystal_virtual_give(struct virtual_end *v, struct crystal_error *err);
 /* The sentence for another algorithm. */
 int crystal_virtual_refuse(const struct crystal_operation *op,
                            struct crystal_error *err);

@@ -31,9 +31,12 @@ static int virtual_start_send(struct crystal_net_end *end,
 
     if (code)
         return crystal_virtual_stop(end, code, err);
+    r->got = r->bytes;
+    r->start_ns = r->posted_ns;
+    if (((struct virtual_end *)end)->wire.assist)
+        return 0; /* the network tells */
     r->start_ns = crystal_nic_take(&module->nics[end->nic], r->posted_ns, occupy_ns);
     r->due_ns = r->start_ns + occupy_ns;
-    r->got = r->bytes;
     return 0;
 }
 
@@ -261,11 +264,10 @@ static int send_collective(struct virtual_end *v, struct crystal_net_request *r,
     }
 }
 
-static int send_transfer(struct virtual_end *v, struct crystal_net_request *r)
+static int send_transfer(struct crystal_net_request *r)
 {
-    const struct crystal_wire *wire = &v->base.comm->module->wire;
     uint64_t partner_ns = crystal_operation_partner_ns(r->id.operation);
-    uint64_t done_ns = partner_ns + crystal_wire_occupy_ns(wire, r->bytes);
+    uint64_t done_ns = partner_ns + (r->due_ns - r->start_ns); /* it takes as long */
 
     if (!partner_ns) {
         crystal_wait_board();
@@ -285,8 +287,10 @@ static int send_progress(struct crystal_net_end *end, struct crystal_error *err)
     int code = 1;
 
     while (code > 0 && (r = crystal_net_queue_first(end))) {
-        code =
-            r->id.operation->is_p2p ? send_transfer(v, r) : send_collective(v, r, err);
+        code = v->wire.assist ? crystal_virtual_give(v, err) : 1;
+        if (code > 0)
+            code =
+                r->id.operation->is_p2p ? send_transfer(r) : send_collective(v, r, err);
         if (code > 0)
             crystal_net_queue_pop(end, r->due_ns);
     }
@@ -299,7 +303,7 @@ static int send_needs(struct crystal_net_end *end, const struct crystal_net_requ
     const struct crystal_operation *op = r->id.operation;
     struct virtual_end *v = (struct virtual_end *)end;
 
-    if (!op)
+    if (!op || v->wire.assist)
         return 1;
     if (op->is_p2p || !crystal_payload_is_valued(op))
         return 0;

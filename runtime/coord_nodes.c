@@ -194,6 +194,16 @@ int crystal_coord_meet(struct client *c, const struct crystal_message_head *head
     return 0;
 }
 
+/* Behind them, in emulate, are the assistants. */
+static uint32_t sandbox_nodes(const struct crystal_coord *coord)
+{
+    const uint32_t assistants =
+        coord->stage == STAGE_EMULATE ? coord->config.layout->assistant_count : 0;
+
+    return coord->node_count > assistants ? coord->node_count - assistants
+                                          : coord->node_count;
+}
+
 struct client *crystal_coord_owner(const struct crystal_coord *coord,
                                    const uint32_t *members, uint32_t count)
 {
@@ -201,8 +211,8 @@ struct client *crystal_coord_owner(const struct crystal_coord *coord,
     uint32_t real, owner = UINT32_MAX;
 
     if (coord->node_count)
-        owner = crystal_layout_owner(coord->config.layout, coord->node_count, members,
-                                     count, &real);
+        owner = crystal_layout_owner(coord->config.layout, sandbox_nodes(coord),
+                                     members, count, &real);
     if (owner != UINT32_MAX)
         return agent_of(coord, owner);
     while (c && (c->role != CRYSTAL_ROLE_AGENT || !c->in_stage))

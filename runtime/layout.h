@@ -48,6 +48,8 @@ struct crystal_layout {
     int payload_all;
     uint64_t wire_bytes_per_s;    /* wire.bandwidth */
     uint64_t wire_latency_ns;     /* wire.latency */
+    uint32_t assistant_count;     /* nodes of emulate behind those of the sandbox: the
+                                     wire is real; 0: it is modelled */
     struct crystal_target target; /* nccl, gpu and nic; owned */
     uint32_t plan_passes;         /* plan.passes, at least 1 */
     uint32_t plan_tolerance_ppm;

@@ -4,6 +4,7 @@
 #include "config.h"
 
 #include "runtime/layout.h"
+#include "runtime/message.h"
 #include "runtime/outfile.h"
 
 #include "runtime/yaml_map.h"
@@ -45,7 +46,7 @@ static int print(FILE *out, const struct crystal_layout *l)
 
     if (!code) {
         fprintf(out, "# The layout of one emulated job; written by scrystal layout.\n");
-        fprintf(out, "version: 1\njob_name: ");
+        fprintf(out, "version: %u\njob_name: ", l->assistant_count ? 2 : 1);
         print_quoted(out, l->job_name);
         fprintf(out, "\nlogical_ranks: %u\nranks_per_node: %u\nsandbox: \"%s\"\n",
                 l->lrank_count, l->ranks_per_node, sandbox);
@@ -59,6 +60,8 @@ static int print(FILE *out, const struct crystal_layout *l)
                 l->payload_all ? "all" : "control");
         fprintf(out, "wire:\n  bytes_per_s: %" PRIu64 "\n  latency_ns: %" PRIu64 "\n",
                 l->wire_bytes_per_s, l->wire_latency_ns);
+        if (l->assistant_count)
+            fprintf(out, "  assistants: %u\n", l->assistant_count);
         fprintf(out, "plan:\n  passes: %u\n  tolerance_ppm: %u\n", l->plan_passes,
                 l->plan_tolerance_ppm);
         crystal_target_print(&l->target, out, print_quoted);
@@ -135,6 +138,20 @@ static int count(struct reading *r, const char *key, uint64_t max, int base,
         return crystal_error_set(r->err, EINVAL,
                                  "%s: %s: '%s' is no number from 0 to %" PRIu64,
                                  r->path, key, value, max);
+    return 0;
+}
+
+/* The wire is real where there are assistants: version 2, so that who does not know
+ * them does not take it for modelled. */
+static int assistants(struct reading *r, uint64_t version, struct crystal_layout *l)
+{
+    uint64_t number;
+
+    if (version < 2)
+        return 0;
+    if (count(r, "wire.assistants", CRYSTAL_NODES_MAX, 10, &number))
+        return -EINVAL;
+    l->assistant_count = (uint32_t)number;
     return 0;
 }
 
@@ -301,7 +318,7 @@ static int read_all(struct reading *r, struct crystal_layout *l)
     uint64_t n, g, k, fingerprint, version;
     const char *name;
 
-    if (count(r, "version", 1, 10, &version) ||
+    if (count(r, "version", 2, 10, &version) || assistants(r, version, l) ||
         count(r, "logical_ranks", UINT32_MAX, 10, &n) ||
         count(r, "ranks_per_node", n, 10, &g) ||
         count(r, "iterations", UINT32_MAX, 10, &k) ||

@@ -6,6 +6,7 @@
 #include "runtime/filehead.h"
 #include "runtime/infile.h"
 #include "runtime/launcher.h"
+#include "runtime/message.h"
 
 #include <ctype.h>
 #include <errno.h>
@@ -289,18 +290,6 @@ static int words(const struct crystal_layout_options *o, struct crystal_layout *
         return crystal_error_set(
             err, EINVAL, "--crystal-payload: '%.64s' is neither control nor all",
             o->payload);
-    if (o->wire && strcmp(o->wire, "real") == 0)
-        return crystal_error_set(err, ENOTSUP,
-                                 "--crystal-wire=real is not yet supported; "
-                                 "use modelled");
-    if (o->wire && strcmp(o->wire, "modelled") != 0)
-        return crystal_error_set(err, EINVAL,
-                                 "--crystal-wire: '%.64s' is neither modelled nor real",
-                                 o->wire);
-    if (o->assistants)
-        return crystal_error_set(err, ENOTSUP,
-                                 "--crystal-assistants is not yet supported; "
-                                 "the modelled wire needs none");
     if (o->slurm_env && crystal_slurm_view_parse(o->slurm_env, &l->slurm_view))
         return crystal_error_set(err, EINVAL,
                                  "--crystal-slurm-env: '%.64s' is none of logical, "
@@ -311,6 +300,33 @@ static int words(const struct crystal_layout_options *o, struct crystal_layout *
         return positive("iterations", o->iterations, ITERATIONS_MAX, &l->iterations,
                         err);
     return 0;
+}
+
+/* How virtual ranks' messages arrive; the sandbox is known. */
+static int wire(const struct crystal_layout_options *o, struct crystal_layout *l,
+                struct crystal_error *err)
+{
+    const int is_real = o->wire && strcmp(o->wire, "real") == 0;
+
+    if (o->wire && !is_real && strcmp(o->wire, "modelled") != 0)
+        return crystal_error_set(err, EINVAL,
+                                 "--crystal-wire: '%.64s' is neither modelled nor real",
+                                 o->wire);
+    if (o->assistants && !is_real)
+        return crystal_error_set(err, EINVAL,
+                                 "--crystal-assistants: the modelled wire needs none; "
+                                 "add --crystal-wire=real");
+    if (!is_real)
+        return 0;
+    if (l->sandbox_count == l->lrank_count)
+        return crystal_error_set(
+            err, EINVAL,
+            "--crystal-wire=real: all ranks are in the sandbox, so "
+            "no virtual rank has messages; leave it out");
+    l->assistant_count = l->sandbox_count / l->ranks_per_node; /* one per node */
+    return o->assistants ? positive("assistants", o->assistants, CRYSTAL_NODES_MAX / 2,
+                                    &l->assistant_count, err)
+                         : 0;
 }
 
 /* The program must be a rank itself. */
@@ -361,8 +377,8 @@ int crystal_layout_make(const struct crystal_layout_options *options,
                  (uint64_t)conf->logical_ranks_max, &l.lrank_count, err) ||
         words(options, &l, err) || ranks_per_node(options, &l, err) ||
         nvlink(&l, conf->nvlink_nodes, err) || grid(options, &l, err) ||
-        sandbox(options, &l, notice, notice_bytes, err) || live(options, &l, err) ||
-        check_program(options->program, err))
+        sandbox(options, &l, notice, notice_bytes, err) || wire(options, &l, err) ||
+        live(options, &l, err) || check_program(options->program, err))
         goto err_fini;
     if (copy_program(&l, options->program) ||
         crystal_stage_rules_copy(conf->stage, l.stage) ||

@@ -152,6 +152,12 @@ static int on_feed(void *context, int fd, uint32_t lrank)
     return 0;
 }
 
+static void on_wire(void *context, int fd)
+{
+    (void)context;
+    (void)close(fd);
+}
+
 static void on_clock(void *context, int64_t clock_ns)
 {
     (void)context;
@@ -167,8 +173,12 @@ static void links_make(struct node *n)
         abort();
     l->node = 1;
     l->node_count = 3;
-    l->hooks = (struct crystal_links_hooks){
-        &n->far, node_far_message, on_bootstrap, on_feed, NULL, on_clock};
+    l->hooks = (struct crystal_links_hooks){.context = &n->far,
+                                            .message = node_far_message,
+                                            .bootstrap = on_bootstrap,
+                                            .feed = on_feed,
+                                            .wire = on_wire,
+                                            .clock = on_clock};
     l->nodes = calloc(l->node_count, sizeof *l->nodes);
     l->peers = calloc(l->node_count, sizeof *l->peers);
     if (!l->nodes || !l->peers)
@@ -330,8 +340,10 @@ static void places(const uint8_t *data, size_t size)
     if (fd < 0 || write(fd, data, size) != (ssize_t)size)
         abort();
     (void)close(fd);
-    for (uint32_t lrank = 0; lrank < RANKS; lrank++)
+    for (uint32_t lrank = 0; lrank < RANKS; lrank++) {
         (void)crystal_places_find(directory, lrank, &node, got_token, NULL);
+        (void)crystal_places_assistant(directory, lrank, &node, got_token, NULL);
+    }
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)

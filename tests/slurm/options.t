@@ -68,11 +68,11 @@ for option in ranks-per-node sandbox parallel live iterations payload stages wir
     bad "layout: --crystal-$option: is empty; give a value or leave it out" \
         $n=64 --crystal-live=all "--crystal-$option="
 done
-bad "layout: --crystal-wire=real is not yet supported; use modelled" \
+bad "layout: --crystal-wire=real is not yet supported by srun; use modelled" \
     $n=64 --crystal-live=all --crystal-wire=real
 bad "layout: --crystal-wire: 'pigeon' is neither modelled nor real" \
     $n=64 --crystal-live=all --crystal-wire=pigeon
-bad "layout: --crystal-assistants is not yet supported; the modelled wire needs none" \
+bad "layout: --crystal-assistants: the modelled wire needs none; add --crystal-wire=real" \
     $n=64 --crystal-live=all --crystal-assistants=2
 bad "layout: --crystal-slurm-env: 'both' is none of logical, physical, node" \
     $n=64 --crystal-live=all --crystal-slurm-env=both

@@ -59,13 +59,17 @@ static struct crystal_msg_node places[2];
 static void *connect_main(void *argument)
 {
     struct stage *s = argument;
-    const struct crystal_links_hooks hooks = {s,       on_message, on_bootstrap,
-                                              on_feed, alive,      on_clock};
+    const struct crystal_links_hooks hooks = {.context = s,
+                                              .message = on_message,
+                                              .bootstrap = on_bootstrap,
+                                              .feed = on_feed,
+                                              .alive = alive,
+                                              .clock = on_clock};
     struct crystal_error err = {0};
 
-    CHECK_EQ(
-        crystal_links_connect(s->links, (uint32_t)(s - nodes), places, 2, &hooks, &err),
-        0);
+    CHECK_EQ(crystal_links_connect(s->links, (uint32_t)(s - nodes), places, 2, 0,
+                                   &hooks, &err),
+             0);
     CHECK_STR(err.text, "");
     return NULL;
 }

@@ -138,8 +138,13 @@ static void bad_options(void)
         {{.logical_ranks = "64", .live = "some"}, "neither replica nor all"},
         {{.logical_ranks = "8", .iterations = "0"}, "--crystal-iterations"},
         {{.logical_ranks = "8", .payload = "x"}, "--crystal-payload"},
-        {{.logical_ranks = "8", .wire = "real"}, "not yet"},
-        {{.logical_ranks = "8", .assistants = "1"}, "not yet"},
+        {{.logical_ranks = "8", .wire = "radio"}, "neither modelled nor real"},
+        {{.logical_ranks = "8", .wire = "real"}, "all ranks are in the sandbox"},
+        {{.logical_ranks = "8", .assistants = "1"}, "add --crystal-wire=real"},
+        {{.logical_ranks = "8", .wire = "modelled", .assistants = "1"},
+         "add --crystal-wire=real"},
+        {{.logical_ranks = "16", .wire = "real", .assistants = "0"},
+         "--crystal-assistants: '0' is no whole number from 1 to 512"},
     };
 
     for (unsigned i = 0; i < sizeof cases / sizeof cases[0]; i++) {
@@ -183,6 +188,42 @@ static void file_there_and_back(void)
     crystal_layout_fini(&layout);
     close(fd);
     unlink(path);
+}
+
+/* The real wire has one assistant per sandbox node, or as many as are asked for; then
+ * the file is of a version that older programs refuse. */
+static void assistants_there_and_back(void)
+{
+    static const char *const asked[] = {NULL, "1", "5"};
+    static const uint32_t want[] = {2, 1, 5};
+    char path[] = "/tmp/crystal-layout-XXXXXX", version[128] = "";
+    int fd = mkstemp(path);
+
+    for (int i = 0; i < 3; i++) {
+        struct crystal_layout_options o = {.logical_ranks = "64",
+                                           .live = "all",
+                                           .sandbox = "0,63",
+                                           .wire = "real",
+                                           .assistants = asked[i]};
+        struct crystal_layout back;
+        FILE *file;
+
+        CHECK_EQ(make(&o), 0);
+        CHECK_EQ(layout.assistant_count, want[i]);
+        CHECK_EQ(crystal_layout_write(path, &layout, &err), 0);
+        CHECK_EQ(crystal_layout_read(path, &back, &err), 0);
+        CHECK_EQ(back.assistant_count, want[i]);
+        file = fopen(path, "r");
+        for (int line = 0; file && line < 2; line++)
+            CHECK(fgets(version, sizeof version, file));
+        CHECK_STR(version, "version: 2\n");
+        if (file)
+            (void)fclose(file); /* read-only */
+        crystal_layout_fini(&back);
+        crystal_layout_fini(&layout);
+    }
+    (void)close(fd);
+    (void)unlink(path);
 }
 
 /* Every file cut short is refused or, cut inside its program, shorter there. */
@@ -247,6 +288,7 @@ int main(void)
     CHECK_RUN(small_job_fits_one_node);
     CHECK_RUN(bad_options);
     CHECK_RUN(file_there_and_back);
+    CHECK_RUN(assistants_there_and_back);
     CHECK_RUN(file_cut_anywhere);
     CHECK_RUN(fingerprint_follows_the_program);
     crystal_conf_fini(&conf);

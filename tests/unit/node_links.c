@@ -99,11 +99,15 @@ static void on_clock(void *context, int64_t clock_ns)
 static void *connect_main(void *argument)
 {
     struct node *n = argument;
-    const struct crystal_links_hooks hooks = {n,       on_message, on_bootstrap,
-                                              on_feed, alive,      on_clock};
+    const struct crystal_links_hooks hooks = {.context = n,
+                                              .message = on_message,
+                                              .bootstrap = on_bootstrap,
+                                              .feed = on_feed,
+                                              .alive = alive,
+                                              .clock = on_clock};
 
     n->connected =
-        crystal_links_connect(n->links, n->number, places, COUNT, &hooks, &n->err);
+        crystal_links_connect(n->links, n->number, places, COUNT, 0, &hooks, &n->err);
     return NULL;
 }
 

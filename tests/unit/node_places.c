@@ -11,7 +11,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define BYTES (48 + 2 * 32 + 3 * 8)
+#define BYTES (56 + 2 * 32 + 3 * 8)
 
 static char directory[] = "/tmp/crystal-places.XXXXXX", path[64];
 static uint8_t token[CRYSTAL_TOKEN_BYTES] = "a token of thirty-two bytes ...";
@@ -25,13 +25,13 @@ static void write_file(void)
     struct crystal_error err = {0};
 
     (void)unlink(path);
-    CHECK_EQ(crystal_places_write(directory, nodes, 2, token, ranks, 3, &err), 0);
+    CHECK_EQ(crystal_places_write(directory, nodes, 2, 0, token, ranks, 3, &err), 0);
     CHECK_STR(err.text, "");
 }
 
 static void its_bytes(void)
 {
-    uint8_t got[BYTES + 1], want[BYTES] = "CRYNODE1";
+    uint8_t got[BYTES + 1], want[BYTES] = "CRYNODE2";
     const uint32_t counts[2] = {2, 3};
     struct stat s = {0};
     FILE *file;
@@ -41,8 +41,8 @@ static void its_bytes(void)
     CHECK_EQ(s.st_mode & 0777, 0600);
     memcpy(want + 8, counts, 8);
     memcpy(want + 16, token, 32);
-    memcpy(want + 48, nodes, 64);
-    memcpy(want + 112, ranks, 24);
+    memcpy(want + 56, nodes, 64);
+    memcpy(want + 120, ranks, 24);
     file = fopen(path, "r");
     CHECK(file && fread(got, 1, sizeof got, file) == BYTES);
     if (file)
@@ -65,7 +65,8 @@ static void ranks_are_found(void)
     CHECK_EQ(crystal_places_find(directory, 3, &node, its, &err), 0);
     CHECK_EQ(crystal_places_find("/nowhere", 1, &node, its, &err), 0);
     CHECK_STR(err.text, "");
-    CHECK_EQ(crystal_places_write(directory, nodes, 2, token, ranks, 3, &err), -EEXIST);
+    CHECK_EQ(crystal_places_write(directory, nodes, 2, 0, token, ranks, 3, &err),
+             -EEXIST);
 }
 
 /* Changes the byte at `at`, asks for rank 60. */
@@ -87,6 +88,81 @@ static int find_with(long at, uint8_t byte)
     return code;
 }
 
+/* Three sandbox nodes and two assistants behind them. */
+static void assistants_are_found(void)
+{
+    static const uint32_t want[3] = {3, 4, 3};
+    struct crystal_msg_node five[5];
+    const struct crystal_place one_each[3] = {{0, 0}, {8, 1}, {60, 2}};
+    uint8_t its[CRYSTAL_TOKEN_BYTES] = {0};
+    struct crystal_error err = {0};
+    struct crystal_msg_node node;
+
+    for (uint32_t i = 0; i < 5; i++)
+        five[i] =
+            (struct crystal_msg_node){.node = i, .node_count = 5, .port = 4000 + i};
+    write_file();
+    CHECK_EQ(crystal_places_assistant(directory, 60, &node, its, &err), 0);
+    (void)unlink(path);
+    CHECK_EQ(crystal_places_write(directory, five, 5, 2, token, one_each, 3, &err), 0);
+    for (int i = 0; i < 3; i++) {
+        CHECK_EQ(
+            crystal_places_assistant(directory, one_each[i].lrank, &node, its, &err),
+            1);
+        CHECK_EQ(node.port, 4000 + want[i]);
+        CHECK_EQ(crystal_places_find(directory, one_each[i].lrank, &node, its, &err),
+                 1);
+        CHECK_EQ(node.port, 4000 + i);
+    }
+    CHECK(memcmp(its, token, sizeof its) == 0);
+    CHECK_EQ(crystal_places_assistant(directory, 3, &node, its, &err), 0);
+    CHECK_EQ(crystal_places_assistant("/nowhere", 0, &node, its, &err), 0);
+    CHECK_STR(err.text, "");
+}
+
+/* Every assistant gets as many of a node's ranks as the others of that node. */
+static void assistants_are_shared(void)
+{
+    for (uint32_t count = 1; count < 5; count++)
+        for (uint32_t assistants = 1; assistants < 10; assistants++)
+            for (uint32_t node = 0; node < count; node++) {
+                uint32_t had[10] = {0}, own = 0;
+
+                for (uint32_t k = 0; k < assistants; k++)
+                    own += k % count == node;
+                for (uint32_t i = 0; i < 60; i++)
+                    had[crystal_places_assistant_of(assistants, count, node, i)]++;
+                for (uint32_t k = 0; k < assistants; k++)
+                    if (assistants < count)
+                        CHECK_EQ(had[k], k == node % assistants ? 60 : 0);
+                    else
+                        CHECK(k % count != node
+                                  ? had[k] == 0
+                                  : had[k] >= 60 / own && had[k] <= 60 / own + 1);
+            }
+}
+
+/* As version 1 had them: nothing between the token and the nodes. */
+static void an_old_file_is_refused(void)
+{
+    uint8_t bytes[BYTES - 8] = "CRYNODE1", its[CRYSTAL_TOKEN_BYTES];
+    const uint32_t counts[2] = {2, 3};
+    struct crystal_error err = {0};
+    struct crystal_msg_node node;
+    FILE *file;
+
+    write_file();
+    memcpy(bytes + 8, counts, 8);
+    memcpy(bytes + 16, token, 32);
+    memcpy(bytes + 48, nodes, 64);
+    memcpy(bytes + 112, ranks, 24);
+    file = fopen(path, "w");
+    CHECK(file && fwrite(bytes, 1, sizeof bytes, file) == sizeof bytes &&
+          fclose(file) == 0);
+    CHECK_EQ(crystal_places_find(directory, 60, &node, its, &err), -EBADMSG);
+    CHECK_HAS(err.text, "/nodes: broken; let one installation run everywhere");
+}
+
 static void broken_files(void)
 {
     for (off_t bytes = 0; bytes < BYTES; bytes++) {
@@ -101,7 +177,10 @@ static void broken_files(void)
     CHECK_EQ(find_with(8, 0), -EBADMSG);            /* no node */
     CHECK_EQ(find_with(11, 0x7f), -EBADMSG);        /* too many nodes */
     CHECK_EQ(find_with(15, 0x7f), -EBADMSG);        /* too many ranks */
-    CHECK_EQ(find_with(48 + 64 + 20, 2), -EBADMSG); /* on a node that is not there */
+    CHECK_EQ(find_with(48, 2), -EBADMSG);           /* assistants alone */
+    CHECK_EQ(find_with(52, 1), -EBADMSG);           /* what must be zero */
+    CHECK_EQ(find_with(56 + 64 + 20, 2), -EBADMSG); /* on a node that is not there */
+    CHECK_EQ(find_with(48, 1), -EBADMSG);           /* on an assistant */
 }
 
 int main(void)
@@ -112,6 +191,9 @@ int main(void)
     (void)snprintf(path, sizeof path, "%s/nodes", directory);
     CHECK_RUN(its_bytes);
     CHECK_RUN(ranks_are_found);
+    CHECK_RUN(assistants_are_found);
+    CHECK_RUN(assistants_are_shared);
+    CHECK_RUN(an_old_file_is_refused);
     CHECK_RUN(broken_files);
     CHECK_EQ(unlink(path), 0);
     CHECK_EQ(rmdir(directory), 0);

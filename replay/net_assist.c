@@ -1,0 +1,261 @@
+/* See net_assist.h. */
+#include "config.h"
+
+#include "replay/net_assist.h"
+
+#include "replay/assist_message.h"
+#include "replay/link_dial.h"
+#include "replay/net.h"
+#include "replay/wait_list.h"
+#include "runtime/clock.h"
+
+#include <errno.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#define HEAD_BYTES sizeof(struct crystal_assist_message)
+/* Who knows why a connection is cut, the links and the coordinator, speaks first. */
+#define PATIENCE_NS 4000000000U
+#define SINK_BYTES  (64U << 10)
+
+struct crystal_assist {
+    const struct crystal_net_module *module;
+    int fd;
+    uint64_t number, answered; /* of the next request, of the next answer */
+    uint64_t sizes[CRYSTAL_ASSIST_OPEN_MAX]; /* of requests without an answer */
+    bool is_take[CRYSTAL_ASSIST_OPEN_MAX];
+    /* what is not written yet: heads of SEND, or one TAKE */
+    unsigned char out[CRYSTAL_ASSIST_OPEN_MAX * HEAD_BYTES];
+    size_t out_bytes, out_at;
+    bool gives;       /* a TAKE is being written ... */
+    uint64_t given;   /* ... so much of it, head included */
+    uint64_t lost_ns; /* when the connection was found cut; 0: it is not */
+    int lost_code;    /* positive errno; 0: closed */
+    struct crystal_assist_message in;
+    size_t in_got;
+    uint64_t in_left; /* payload still to come */
+    unsigned char sink[SINK_BYTES];
+};
+
+struct crystal_assist *crystal_assist_create(const struct crystal_net_module *module,
+                                             int fd, struct crystal_error *err)
+{
+    struct crystal_assist *a = calloc(1, sizeof *a);
+
+    if (!a) {
+        (void)crystal_error_set(err, ENOMEM, "out of memory for a connection");
+        (void)close(fd); /* nothing was sent */
+        return NULL;
+    }
+    a->module = module;
+    a->fd = fd;
+    return a;
+}
+
+struct crystal_assist *crystal_assist_open(const struct crystal_net_module *module,
+                                           struct crystal_error *err)
+{
+    int fd;
+
+    if (crystal_link_dial(&module->assistant, module->assistant_token,
+                          CRYSTAL_LINK_WIRE, module->lrank, &fd, err))
+        return NULL;
+    return crystal_assist_create(module, fd, err);
+}
+
+void crystal_assist_close(struct crystal_assist *a)
+{
+    if (!a)
+        return;
+    crystal_wait_forget(a->fd);
+    (void)close(a->fd); /* what was written arrives */
+    free(a);
+}
+
+/* The connection is cut. 0: not told yet. */
+static int lost(struct crystal_assist *a, int error, struct crystal_error *err)
+{
+    const uint64_t now_ns = crystal_now_ns();
+
+    if (!a->lost_ns) {
+        a->lost_ns = now_ns;
+        a->lost_code = error;
+    }
+    if (now_ns - a->lost_ns < PATIENCE_NS) {
+        crystal_wait_until(a->lost_ns + PATIENCE_NS);
+        return 0;
+    }
+    return crystal_error_set(
+        err, ECONNRESET,
+        "the connection to the assistant, node %u, is cut (%s); see "
+        "log/ in the job directory",
+        a->module->assistant.node,
+        a->lost_code ? strerror(a->lost_code) : "it was closed");
+}
+
+static struct crystal_assist_message request(struct crystal_assist *a, uint32_t type,
+                                             uint64_t bytes, uint64_t time_ns)
+{
+    a->sizes[a->number % CRYSTAL_ASSIST_OPEN_MAX] = bytes;
+    a->is_take[a->number % CRYSTAL_ASSIST_OPEN_MAX] = type == CRYSTAL_ASSIST_TAKE;
+    return (struct crystal_assist_message){.magic = CRYSTAL_ASSIST_MAGIC,
+                                           .type = type,
+                                           .number = a->number++,
+                                           .bytes = bytes,
+                                           .time_ns = time_ns};
+}
+
+/* Writes what is there of out, and behind it so much of data. The number of bytes, 0
+ * wait, negative errno. */
+static ssize_t write_some(struct crystal_assist *a, const void *data, size_t bytes,
+                          struct crystal_error *err)
+{
+    struct iovec parts[2] = {{a->out + a->out_at, a->out_bytes - a->out_at},
+                             {(void *)(uintptr_t)data, bytes}};
+    struct msghdr message = {.msg_iov = parts, .msg_iovlen = 2};
+    ssize_t sent;
+
+    if (a->lost_ns)
+        return lost(a, 0, err);
+    do {
+        sent = sendmsg(a->fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
+    } while (sent < 0 && errno == EINTR);
+    if (sent < 0 && errno == EAGAIN) {
+        crystal_wait_fd(a->fd, POLLOUT);
+        return 0;
+    }
+    return sent < 0 ? lost(a, errno, err) : sent;
+}
+
+static int out_write(struct crystal_assist *a, struct crystal_error *err)
+{
+    while (a->out_at < a->out_bytes) {
+        ssize_t sent = write_some(a, NULL, 0, err);
+
+        if (sent <= 0)
+            return (int)sent;
+        a->out_at += (size_t)sent;
+    }
+    a->out_at = a->out_bytes = 0;
+    return 0;
+}
+
+static int size_check(uint64_t bytes, struct crystal_error *err)
+{
+    if (bytes <= CRYSTAL_ASSIST_BYTES_MAX)
+        return 0;
+    return crystal_error_set(err, EMSGSIZE,
+                             "a message of %llu bytes; the real wire takes 1 GiB, use "
+                             "--crystal-wire=modelled",
+                             (unsigned long long)bytes);
+}
+
+int crystal_assist_ask(struct crystal_assist *a, uint64_t bytes, uint64_t begin_ns,
+                       struct crystal_error *err)
+{
+    struct crystal_assist_message message;
+    int code = size_check(bytes, err);
+
+    if (code)
+        return code;
+    message =
+        request(a, CRYSTAL_ASSIST_SEND, bytes, crystal_net_job_ns(a->module, begin_ns));
+    memmove(a->out, a->out + a->out_at, a->out_bytes - a->out_at);
+    a->out_bytes -= a->out_at; /* there is room: one of each open request */
+    a->out_at = 0;
+    memcpy(a->out + a->out_bytes, &message, HEAD_BYTES);
+    a->out_bytes += HEAD_BYTES;
+    return out_write(a, err);
+}
+
+int crystal_assist_give(struct crystal_assist *a, const void *data, uint64_t bytes,
+                        struct crystal_error *err)
+{
+    struct crystal_assist_message message;
+    ssize_t sent;
+
+    if (!a->gives) {
+        int code = size_check(bytes, err);
+
+        if (code)
+            return code;
+        message = request(a, CRYSTAL_ASSIST_TAKE, bytes, 0);
+        memcpy(a->out, &message, HEAD_BYTES);
+        a->out_bytes = HEAD_BYTES;
+        a->out_at = 0;
+        a->given = 0;
+        a->gives = true;
+    }
+    while (a->given < HEAD_BYTES + bytes) {
+        uint64_t done = a->given < HEAD_BYTES ? 0 : a->given - HEAD_BYTES;
+
+        sent = write_some(a, (const char *)data + done, (size_t)(bytes - done), err);
+        if (sent <= 0)
+            return (int)sent;
+        a->given += (uint64_t)sent;
+        a->out_at = a->given < HEAD_BYTES ? (size_t)a->given : HEAD_BYTES;
+    }
+    a->out_bytes = a->out_at = 0;
+    a->gives = false;
+    return 1;
+}
+
+/* The head of an answer is complete. */
+static int answer_check(struct crystal_assist *a, struct crystal_error *err)
+{
+    const unsigned at = (unsigned)(a->answered % CRYSTAL_ASSIST_OPEN_MAX);
+    int code = crystal_assist_check(&a->in, 1, a->answered, err);
+
+    if (code)
+        return code;
+    if (a->answered == a->number || a->in.bytes != a->sizes[at] ||
+        (a->in.type == CRYSTAL_ASSIST_TAKEN) != a->is_take[at])
+        return crystal_error_set(err, EBADMSG,
+                                 "node %u answers what was not asked; let one "
+                                 "installation run everywhere",
+                                 a->module->assistant.node);
+    a->in_left = a->in.type == CRYSTAL_ASSIST_SENT ? a->in.bytes : 0;
+    return 0;
+}
+
+int crystal_assist_answer(struct crystal_assist *a, uint64_t *ret_ns,
+                          struct crystal_error *err)
+{
+    int code = a->gives ? 0 : out_write(a, err);
+
+    if (code || a->answered == a->number || crystal_wait_is_noted(a->fd, POLLIN))
+        return code;
+    while (a->in_got < HEAD_BYTES || a->in_left) {
+        bool is_head = a->in_got < HEAD_BYTES;
+        void *to = is_head ? (unsigned char *)&a->in + a->in_got : a->sink;
+        size_t want = is_head                   ? HEAD_BYTES - a->in_got
+                      : a->in_left < SINK_BYTES ? (size_t)a->in_left
+                                                : SINK_BYTES;
+        ssize_t got = a->lost_ns ? 0 : recv(a->fd, to, want, MSG_DONTWAIT);
+
+        if (got < 0 && errno == EINTR)
+            continue;
+        if (got < 0 && errno == EAGAIN) {
+            crystal_wait_fd(a->fd, POLLIN);
+            return 0;
+        }
+        if (got <= 0)
+            return lost(a, got < 0 ? errno : 0, err);
+        if (!is_head)
+            a->in_left -= (uint64_t)got;
+        else if ((a->in_got += (size_t)got) == HEAD_BYTES)
+            code = answer_check(a, err);
+        if (code)
+            return code;
+    }
+    *ret_ns = a->in.type == CRYSTAL_ASSIST_SENT
+                  ? crystal_now_ns()
+                  : crystal_net_own_ns(a->module, a->in.time_ns);
+    a->in_got = 0;
+    a->answered++;
+    return 1;
+}
