@@ -1,8 +1,9 @@
-/* Telling of an NCCL that is used around us: opened by its path (ctypes, cupy, vLLM) it
- * is the real one, whose communicators would wait for ranks that never come, and which
- * nothing sees. In capture the environment names this object as NCCL's net plugin and
- * its net as the only one allowed (NCCL_NET); the real library so comes here before any
- * communicator of its own is made, and is refused. Our own NCCL API never loads it.
+/* Telling of an NCCL that is used around us: opened by its path (ctypes, cupy, vLLM) or
+ * linked statically, it is the real one, whose communicators would wait for ranks that
+ * never come, and which nothing sees. In capture the environment names this object as
+ * NCCL's net plugin and its net as the only one allowed (NCCL_NET); the real library so
+ * comes here before any communicator of its own is made, and is refused. Our own NCCL
+ * API never loads it.
  *
  * The table is that of NET v11; v10 and v8 begin with the same two fields, of which
  * NCCL calls nothing behind an init that fails.
@@ -23,12 +24,13 @@ static ncclResult_t refuse(void)
 {
     struct crystal_error err = {0};
 
-    (void)crystal_error_set(
-        &err, ENOTSUP,
-        "recorder: the program makes a communicator with an NCCL that it has opened by "
-        "its path, around libcrystal-nccl.so; let it use NCCL's functions as linked, "
-        "or "
-        "leave that library (cupy, nccl4py, vLLM's pynccl) out");
+    (void)crystal_error_set(&err, ENOTSUP,
+                            "recorder: the program makes a communicator with an NCCL "
+                            "that is linked into it "
+                            "or opened by its path, around libcrystal-nccl.so; let it "
+                            "use NCCL's functions as linked, "
+                            "or "
+                            "leave that library (cupy, nccl4py, vLLM's pynccl) out");
     recorder_fail(&err);
     crystal_log(CRYSTAL_LOG_ERROR, "bypass", "%s", err.text);
     return ncclInvalidUsage;

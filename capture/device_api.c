@@ -7,16 +7,25 @@
 
 #include "capture/park.h"
 
+#include "runtime/log.h"
+
+#include <errno.h>
+
 #define EXPORT __attribute__((visibility("default")))
 
 static ncclResult_t refuse(const char *name)
 {
-    return PARK_FAIL(
-        ncclInvalidUsage,
+    struct crystal_error err = {0};
+
+    (void)crystal_error_set(
+        &err, ENOTSUP,
         "recorder: %s: kernels that communicate by themselves cannot be "
-        "captured; switch off symmetric memory and the device API (DeepEP, "
+        "captured; switch off symmetric memory and the device API (DeepEP, NVSHMEM, "
         "torch.distributed._symmetric_memory)",
         name);
+    crystal_log(CRYSTAL_LOG_ERROR, "recorder", "%s",
+                err.text); /* NVSHMEM tells nothing */
+    return park_fail(&err, ncclInvalidUsage);
 }
 
 #define DEVICE_API(name, proto)            \
@@ -34,6 +43,19 @@ static ncclResult_t refuse(const char *name)
         (void)request;                     \
         return refuse("nccl" #name);       \
     }
+
+/* NVSHMEM's host library, as NCCL's device API or DeepEP bring it: the functions that
+ * its users' own part calls first, of 3.x, whatever their arguments. */
+#define NVSHMEM_FAILED 7 /* NVSHMEMX_ERROR_INTERNAL */
+#define NVSHMEM_API(name)      \
+    EXPORT int name(void);     \
+    int name(void)             \
+    {                          \
+        (void)refuse(#name);   \
+        return NVSHMEM_FAILED; \
+    }
+NVSHMEM_API(nvshmemx_hostlib_init_attr)
+NVSHMEM_API(nvshmemid_hostlib_init_attr)
 
 DEVICE_API(DevCommCreate, (ncclComm_t comm, const void *request,
                            void *ret_comm __attribute__((unused))))

@@ -6,10 +6,13 @@ gives.
 """
 
 import copy
+import os
 import threading
 
 import torch
 import torch.distributed as dist
+import torch.distributed._symmetric_memory
+import torch.distributed.checkpoint as checkpoint
 from torch.distributed import ReduceOp
 from torch.distributed.device_mesh import init_device_mesh
 
@@ -537,6 +540,14 @@ def what_is_refused(r, n):
     x = torch.ones(1)
     dist.all_reduce(x)
     same(x, n)
+
+
+@case(gloo=False)
+def what_cannot_be_captured(r, n):
+    raises("switch off symmetric memory",
+           lambda: torch.distributed._symmetric_memory.empty(4, device="cpu"))
+    if os.environ.get("CRYSTAL_STAGE") == "capture":
+        raises("save it synchronously", lambda: checkpoint.async_save({}, checkpoint_id="x"))
 
 
 @case(gloo=False)

@@ -37,6 +37,9 @@ failing "more pinned memory than limits.pinned_bytes" CRYSTAL_PINNED_BYTES=65536
     'recorder: 131072 bytes of host memory.* more than the 65536 that limits.pinned_bytes leaves'
 failing "a CUDA graph is being captured" FAKE_CUDA_CAPTURES=1 overlapped \
     'ncclAllReduce inside the capture of a CUDA graph.*--cuda-graph-impl none'
+failing "NCCL's device API" A=b ncclDevCommCreate \
+    'recorder: ncclDevCommCreate: kernels that communicate by themselves.*symmetric memory'
+failing "NVSHMEM" A=b nvshmemx_hostlib_init_attr 'nvshmemx_hostlib_init_attr 7$'
 # A driver without a shared runtime: the program has CUDA's runtime inside.
 mkdir "$TMPDIR/driver"
 cp "$CRYSTAL_BUILDDIR/tests/fake/.libs/cuda.so" "$TMPDIR/driver/libcuda.so.1"

@@ -20,7 +20,7 @@ extern const struct old_net ncclNetPlugin_v10, ncclNetPlugin_v8;
 static void every_version_is_refused(void)
 {
     static const char sentence[] = "recorder: the program makes a communicator with an "
-                                   "NCCL that it has opened by its path";
+                                   "NCCL that is linked into it or opened by its path";
     void *context = NULL;
 
     CHECK_STR(ncclNetPlugin_v11.name, CRYSTAL_BYPASS_NET);

@@ -12,7 +12,7 @@ import torch.distributed
 from torch.distributed import distributed_c10d
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from . import launch
+from . import launch, refuse
 
 try:
     from . import _backend
@@ -144,6 +144,7 @@ def attach():
         _name_groups()
     if os.environ.get("CRYSTAL_STAGE") == "capture" and _preloaded("crystal_iteration_hint"):
         _tell_sites()
+    refuse.attach(os.environ.get("CRYSTAL_STAGE"))
     register_optimizer_step_post_hook(_after_step)
     _leave_detail_mode()
     if launch.is_rank():
