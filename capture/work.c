@@ -14,6 +14,7 @@
 #include "runtime/log.h"
 
 #include <errno.h>
+#include <inttypes.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -317,14 +318,18 @@ static void write_sums(void)
 
 static void say_what_is_missing(void)
 {
-    if (work.lost || work.dropped)
+    const uint64_t missing = work.lost + work.dropped;
+
+    if (missing)
         crystal_log(CRYSTAL_LOG_WARNING, "work",
-                    "recording without %llu kernels and copies, for want of room",
-                    (unsigned long long)(work.lost + work.dropped));
+                    "recording without %" PRIu64
+                    " kernels and copies, for want of room",
+                    missing);
     if (work.unnamed)
         crystal_log(CRYSTAL_LOG_DEBUG, "work",
-                    "%llu kernels and copies were in streams that no record names",
-                    (unsigned long long)work.unnamed);
+                    "%" PRIu64
+                    " kernels and copies were in streams that no record names",
+                    work.unnamed);
 }
 
 static void on_flush(int is_last)

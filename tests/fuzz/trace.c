@@ -2,6 +2,7 @@
 #include "config.h"
 
 #include "runtime/trace.h"
+#include "runtime/trace_work.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -42,6 +43,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
             before -= trace.ops[i].t_ns;
         if (before)
             abort(); /* sealing changed what is read */
+        if (crystal_trace_place_work(&trace, &err) == 0)
+            for (uint64_t i = 0; i < trace.op_count; i++)
+                if (trace.ops[i].kind == CRYSTAL_OP_WORK)
+                    abort(); /* it has its place now */
         crystal_trace_fini(&trace);
     }
     return 0;
