@@ -3,14 +3,17 @@
  * other nodes. The numbers are those of schema/protobuf/et_def.proto of
  * github.com/mlcommons/chakra.
  *
- * A node becomes work of a stream. Streams are chains of nodes that depend on each
- * other anyway, so they add no order of their own, up to IMPORT_STREAMS_MAX; a node
- * behind a node of another stream waits for an event that is recorded there. As the
- * host issues all at once, a node begins when the last one before it has ended. Of
- * PyTorch's communication there are two nodes, the host's call (is_cpu_op) and behind
- * it the kernel, which communicates. A converter's control dependencies name who has
- * called a node, which may end behind it, so Chakra's own feeder leaves them out; here
- * they count where a trace has no data dependencies.
+ * The format tells no order but that of dependencies: a node begins when the last one
+ * that it is behind has ended, however many are under way. It becomes work of a stream.
+ * Streams are chains of nodes that depend on each other anyway, so they add no order of
+ * their own; where a trace has more chains than IMPORT_STREAMS_MAX, a stream is given
+ * on to a node that begins when all on it have ended, so they add none either as long
+ * as no more nodes are under way at once. A node behind a node of another stream waits
+ * for an event that is recorded there. The host issues all at once. Of PyTorch's
+ * communication there are two nodes, the host's call (is_cpu_op) and behind it the
+ * kernel, which communicates. A converter's control dependencies name who has called a
+ * node, which may end behind it, so Chakra's own feeder leaves them out; here they
+ * count where a trace has no data dependencies.
  */
 #include "config.h"
 
@@ -47,8 +50,13 @@ struct node {
     size_t dep_first, dep_count; /* in deps: first ids, then indices of nodes */
     uint32_t missing;            /* of them that are not placed yet */
     uint32_t stream;             /* NONE: not placed */
-    uint64_t begin_us, end_us; /* at the earliest, had it no communication behind it */
-    bool is_recorded;          /* as an event, since another stream waits for it */
+    uint64_t begin_us, end_us;   /* at the earliest, if communication took no time */
+    bool is_recorded;            /* as an event, since another stream waits for it */
+};
+
+struct turn { /* of a node to be placed */
+    uint64_t begin_us;
+    uint32_t nth, node; /* nth in the order of the file, as far as it goes */
 };
 
 struct dep {
@@ -66,6 +74,7 @@ struct chakra {
     size_t mask;
     uint32_t *ready; /* heap by index: the order of the file as far as it goes */
     size_t ready_count;
+    struct turn *turns;
     uint32_t last[IMPORT_STREAMS_MAX]; /* node of each stream */
     uint32_t stream_count;
 };
@@ -213,7 +222,8 @@ static int deps_resolve(struct chakra *c)
     c->mask = capacity - 1;
     c->places = calloc(capacity, sizeof *c->places);
     c->ready = malloc((c->count + 1) * sizeof *c->ready);
-    if (!c->places || !c->ready)
+    c->turns = malloc((c->count + 1) * sizeof *c->turns);
+    if (!c->places || !c->ready || !c->turns)
         return -ENOMEM;
     for (size_t i = 0; i < c->count; i++) {
         uint32_t *place = place_of(c, c->nodes[i].id);
@@ -330,6 +340,11 @@ static uint32_t pair_group(struct import *m, const struct node *n)
     return import_group_add(m, name, list, members, low == high ? 1 : 2);
 }
 
+static bool communicates(const struct node *n)
+{
+    return !n->is_host && n->type >= COMM_SEND && n->type <= COMM_COLL;
+}
+
 static int communication(struct import *m, const struct import_rank *r,
                          const struct node *n, struct import_event *e)
 {
@@ -383,12 +398,6 @@ static int place(struct chakra *c, struct import *m, struct import_rank *r,
                              .name_bytes = (size_t)(n->name.end - n->name.at)};
     int code = 0;
 
-    for (size_t k = 0; k < n->dep_count; k++) {
-        const struct node *dep = &c->nodes[c->deps[n->dep_first + k].id];
-
-        n->begin_us = dep->end_us > n->begin_us ? dep->end_us : n->begin_us;
-    }
-    n->end_us = n->begin_us + n->us;
     n->stream = stream_for(c, n);
     e.stream = n->stream;
     for (size_t k = 0; !code && k < n->dep_count; k++) {
@@ -397,7 +406,7 @@ static int place(struct chakra *c, struct import *m, struct import_rank *r,
         if (c->nodes[dep].stream != n->stream)
             code = event_put(r, IMPORT_EVENT_WAIT, n->stream, dep);
     }
-    if (!code && !n->is_host && n->type >= COMM_SEND && n->type <= COMM_COLL)
+    if (!code && communicates(n))
         code = communication(m, r, n, &e);
     if (!code)
         code = import_event_add(r, &e);
@@ -437,27 +446,66 @@ static int followers_init(struct followers *f, struct chakra *c)
     return 0;
 }
 
+static void begin_set(const struct chakra *c, struct node *n)
+{
+    for (size_t k = 0; k < n->dep_count; k++) {
+        const struct node *dep = &c->nodes[c->deps[n->dep_first + k].id];
+
+        n->begin_us = dep->end_us > n->begin_us ? dep->end_us : n->begin_us;
+    }
+    n->end_us = n->begin_us + n->us;
+}
+
+static int turn_compare(const void *a, const void *b)
+{
+    const struct turn *x = a, *y = b;
+
+    if (x->begin_us != y->begin_us)
+        return x->begin_us < y->begin_us ? -1 : 1;
+    return x->nth < y->nth ? -1 : 1;
+}
+
+/* The nodes in the order in which they begin, so that a stream which has to be shared
+ * is one that is through by then. Communication keeps the order of the file, in which
+ * the ranks agree. */
+static int turns_make(struct chakra *c, const struct followers *f)
+{
+    uint64_t front_us = 0; /* when the last communication begins */
+    size_t count = 0;
+
+    for (size_t i = 0; i < c->count; i++)
+        if (!c->nodes[i].missing)
+            ready_push(c, (uint32_t)i);
+    while (c->ready_count) {
+        uint32_t index = ready_pop(c);
+        struct node *n = &c->nodes[index];
+
+        if (communicates(n))
+            n->begin_us = front_us;
+        begin_set(c, n);
+        if (communicates(n))
+            front_us = n->begin_us;
+        c->turns[count] = (struct turn){n->begin_us, (uint32_t)count, index};
+        count++;
+        for (size_t k = f->first[index]; k < f->first[index + 1]; k++)
+            if (--c->nodes[f->list[k]].missing == 0)
+                ready_push(c, f->list[k]);
+    }
+    qsort(c->turns, count, sizeof *c->turns, turn_compare);
+    return count < c->count ? -ELOOP : 0;
+}
+
 static int nodes_place(struct chakra *c, struct import *m, struct import_rank *r)
 {
     struct followers f = {NULL, NULL};
-    size_t placed = 0;
     int code = deps_resolve(c);
 
     if (!code)
         code = followers_init(&f, c);
+    if (!code)
+        code = turns_make(c, &f);
     for (size_t i = 0; !code && i < c->count; i++)
-        if (!c->nodes[i].missing)
-            ready_push(c, (uint32_t)i);
-    for (; !code && c->ready_count; placed++) {
-        uint32_t index = ready_pop(c);
-
-        code = place(c, m, r, index);
-        for (size_t k = f.first[index]; !code && k < f.first[index + 1]; k++)
-            if (--c->nodes[f.list[k]].missing == 0)
-                ready_push(c, f.list[k]);
-    }
-    if (!code && placed < c->count)
-        code = -ELOOP;
+        code = place(c, m, r, c->turns[i].node);
     free(f.first);
     free(f.list);
     return code;
@@ -481,5 +529,6 @@ int import_chakra_read(struct import *m, struct import_rank *r)
     free(c.deps);
     free(c.places);
     free(c.ready);
+    free(c.turns);
     return code;
 }

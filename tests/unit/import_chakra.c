@@ -175,25 +175,55 @@ static void control_counts_alone(void)
 #define LOW(number)  (unsigned char)(((number)&127) | 128) /* a varint of two bytes */
 #define HIGH(number) (unsigned char)((number) >> 7)
 
+#define NODE_BYTES 12
+
+static const unsigned char about[8] = "\7\12\5"
+                                      "0.0.4";
+
+/* A node of the device behind another one, which need not be there. */
+static void node_put(unsigned char *at, unsigned id, unsigned dep, unsigned us)
+{
+    const unsigned char node[NODE_BYTES] = {
+        NODE_BYTES - 1, 8,         LOW(id), HIGH(id), 24,      4, 40,
+        LOW(dep),       HIGH(dep), 56,      LOW(us),  HIGH(us)};
+
+    memcpy(at, node, sizeof node);
+}
+
 /* A chain of nodes of 100 us, behind each of which is a leaf of 150: more leaves than
  * there are streams, but few at once. */
 static void streams_are_used_again(void)
 {
-    enum { COUNT = 300, BYTES = 12 };
-    static unsigned char bytes[8 + 2 * COUNT * BYTES] = "\7\12\5"
-                                                        "0.0.4";
+    enum { COUNT = 300 };
+    static unsigned char bytes[sizeof about + (size_t)2 * COUNT * NODE_BYTES];
 
+    memcpy(bytes, about, sizeof about);
     for (unsigned i = 0; i < 2 * COUNT; i++) { /* chain and leaf in turn */
         const unsigned id = 1000 + i, dep = i % 2 ? id - 1 : id - 2;
-        const unsigned us = i % 2 ? 150 : 100;
-        const unsigned char node[BYTES] = {BYTES - 1, 8,  LOW(id), HIGH(id),
-                                           24,        4,  40,      LOW(dep),
-                                           HIGH(dep), 56, LOW(us), HIGH(us)};
 
-        memcpy(bytes + 8 + i * BYTES, node, BYTES);
+        node_put(bytes + sizeof about + (size_t)i * NODE_BYTES, id, dep,
+                 i % 2 ? 150 : 100);
     }
     spill(trace_path, bytes, sizeof bytes);
     CHECK_EQ(time_of_trace(), COUNT * 100000 + 150000);
+}
+
+/* The same, but the leaves follow the whole chain in the file, the last one first, and
+ * that of the chain's first node lasts as long as all: it would be late on the stream
+ * of a leaf that begins after it. */
+static void the_files_order_is_none(void)
+{
+    enum { COUNT = 300, LONG_US = COUNT * 10 };
+    static unsigned char bytes[sizeof about + (size_t)2 * COUNT * NODE_BYTES];
+    unsigned char *at = bytes + sizeof about;
+
+    memcpy(bytes, about, sizeof about);
+    for (unsigned i = 0; i < COUNT; i++, at += NODE_BYTES)
+        node_put(at, 1000 + i, 999 + i, 10);
+    for (unsigned i = COUNT; i-- > 0; at += NODE_BYTES)
+        node_put(at, 2000 + i, 1000 + i, i ? 15 : LONG_US);
+    spill(trace_path, bytes, sizeof bytes);
+    CHECK_EQ(time_of_trace(), COUNT * 10000 + 15000); /* the last leaf ends last */
 }
 
 /* Node 0, of type 7, without attributes. */
@@ -227,6 +257,7 @@ int main(void)
     CHECK_RUN(takes_the_time_of_its_parts);
     CHECK_RUN(control_counts_alone);
     CHECK_RUN(streams_are_used_again);
+    CHECK_RUN(the_files_order_is_none);
     CHECK_RUN(refuses_what_tells_no_type);
     (void)unlink(graph_path);
     (void)unlink(groups_path);
