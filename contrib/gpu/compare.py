@@ -4,6 +4,7 @@ usage: compare.py steps FILE...          gpt.py's output of gpt.real.* and gpt.e
        compare.py wire N BYTES_PER_S FILE    output of sizes, all N real: do they hold it?
        compare.py sizes REAL FILE... -- FILE...   output of sizes, real and emulated
        compare.py messages FILE FILE     lists of messages of one rank, real and emulated
+       compare.py memory FILE FILE       gpt.py's output, all real and emulated
        compare.py job NAME FILE          gpt.py's output
 Exit code 1 where what has to be the same is not, or there is nothing to compare.
 """
@@ -166,6 +167,22 @@ def messages(paths):
     print("messages.same %d of %d, on %d connections" % (same, same + different,
                                                          len(real)))
     return same > 0 and different == 0
+
+
+def memory(paths):
+    """Rank 0's peak of PyTorch's to the byte, its process's part of the device to the MiB."""
+    found = []
+    for path in paths:
+        at = [re.match(r"^# memory rank=0 allocated=(\d+) reserved=(\d+) .* process=(-?\d+)",
+                       line) for line in lines(path)]
+        found += [[int(v) for v in m.groups()] for m in at if m]
+    if len(found) != 2:
+        print("# memory: nothing to compare")
+        return False
+    for name, real, emulated in zip(("allocated_bytes", "reserved_bytes", "process_mib"),
+                                    *found):
+        print("memory.%s %d real %d emulated" % (name, real, emulated))
+    return found[0] == found[1] and found[0][2] > 0
 
 
 def job(words):

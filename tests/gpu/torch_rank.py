@@ -5,7 +5,8 @@ RANKS is one rank, or FIRST-LAST: so many processes, each with a GPU of its own,
 node of the target. The node's service (nodeserver) answers for the others; a TCPStore in
 the first one's process has the ids of communicators whose first rank is virtual, and
 tells the service those that real ranks make. With PROGRAM, that is run in place of the
-checks here, unchanged: what it calls the CPU and gloo is the GPU and NCCL.
+checks here, unchanged: what it calls the CPU and gloo is the GPU and NCCL, unless
+TORCH_PLAIN=1 says that it knows GPUs itself.
 TORCH_DEVICE=cpu runs all this with the backend that "gloo" is here, without a GPU.
 TORCH_OWN_NODES=1 makes every rank a node of its own; where all are real then and WIRE is
 BYTES_PER_S,LATENCY_NS, the plugin is a transport of that speed. TORCH_ONE_GPU=1: they
@@ -14,6 +15,7 @@ init_process_group a device_id, so that PyTorch splits groups off the world's co
 instead of making ids. TAP on standard output.
 """
 
+import contextlib
 import datetime
 import os
 import runpy
@@ -330,8 +332,10 @@ def run_program(words):
     dist.init_process_group = lambda backend, **more: make(BACKEND, **more)
     end, sys.argv = dist.destroy_process_group, words
     dist.destroy_process_group = lambda group=None: None  # comes later
-    torch.set_default_device(DEVICE)
-    with OnDevice():
+    plain = os.environ.get("TORCH_PLAIN") == "1"
+    if not plain:
+        torch.set_default_device(DEVICE)
+    with contextlib.nullcontext() if plain else OnDevice():
         runpy.run_path(words[0], run_name="__main__")
     dist.destroy_process_group = end
     check(True, " ".join([os.path.basename(words[0])] + words[1:]))
@@ -341,9 +345,21 @@ def device_memory():
     """What PyTorch took at most, and what of the device is used that it has not."""
     if DEVICE == "cuda":
         free, every = torch.cuda.mem_get_info()
-        print("# memory rank=%d allocated=%d reserved=%d other=%d" % (
+        print("# memory rank=%d allocated=%d reserved=%d other=%d process=%d" % (
             RANK, torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved(),
-            every - free - torch.cuda.memory_reserved()), flush=True)
+            every - free - torch.cuda.memory_reserved(), process_memory()), flush=True)
+
+
+def process_memory():
+    """What the driver says that this process has of the device, MiB; -1: it does not."""
+    try:
+        rows = subprocess.run(
+            ["nvidia-smi", "--query-compute-apps=pid,used_memory",
+             "--format=csv,noheader,nounits"], capture_output=True, text=True,
+            timeout=20, check=True).stdout.splitlines()
+        return int(dict(row.split(", ") for row in rows)[str(os.getpid())])
+    except (OSError, subprocess.SubprocessError, KeyError, ValueError):
+        return -1
 
 
 def main():
