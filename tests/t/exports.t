@@ -27,7 +27,7 @@ fails() { # fails NAME TEXT ARGUMENT...: the checker ends with 1 and prints TEXT
 nccl='^p?nccl[A-Z][A-Za-z0-9]*$'
 cuda='^(__)?cuda[A-Z][A-Za-z0-9]*$'
 stream='^crystal_((stream|event|iteration)_[a-z_]*|call_site)$'
-net='^(ncclNetPlugin_v11|ncclProfiler_v5|ncclTunerPlugin_v5|crystal_net_wait|crystal_net_wake|crystal_net_more)$'
+net='^(ncclNetPlugin_v(8|10|11)|ncclProfiler_v5|ncclTunerPlugin_v5|crystal_net_wait|crystal_net_wake|crystal_net_more)$'
 bypass='^ncclNetPlugin_v(8|10|11)$|^nvshmem(x|id)_hostlib_init_attr$'
 library libcrystal-nccl.so "$nccl|$stream|$cuda|$bypass" ncclAllReduce
 library libcrystal-hostccl.so "$nccl|$stream" ncclAllReduce
@@ -46,7 +46,7 @@ fi
 # The checker tells bad input from good.
 net=$libs/libnccl-net-crystal.so
 fails "another export is named" "libnccl-net-crystal.so exports ncclProfiler_v5" \
-    "$net" '^(ncclNetPlugin_v11|ncclTunerPlugin_v5|crystal_net_wait|crystal_net_wake)$'
+    "$net" '^(ncclNetPlugin_v(8|10|11)|ncclTunerPlugin_v5|crystal_net_wait|crystal_net_wake)$'
 fails "a newer glibc is named" "libnccl-net-crystal.so needs __errno_location of glibc 2.2.5" \
     -g 2.2 "$net" .
 out=$("$check" "$CRYSTAL_SRCDIR/README.md" . 2>&1)

@@ -4,6 +4,7 @@
 
 #include "replay/board.h"
 #include "runtime/env.h"
+#include "runtime/nccl_net_old_abi.h"
 #include "runtime/nccl_tuner_abi.h"
 
 #include "tests/check.h"
@@ -176,12 +177,26 @@ static void as_many_nics_as_the_target_has(void)
     CHECK_EQ(net->finalize(context), ncclSuccess);
 }
 
+/* Their NCCL could not tell which communicator a virtual rank is of. */
+static void older_interfaces_have_no_virtual_ranks(void)
+{
+    const ncclNet_v10_t *v10 = dlsym(library, "ncclNetPlugin_v10");
+    const ncclNet_v8_t *v8 = dlsym(library, "ncclNetPlugin_v8");
+
+    CHECK(v10 && v8);
+    if (!v10 || !v8)
+        return;
+    CHECK_EQ(v10->init(no_log, NULL), ncclInvalidUsage);
+    CHECK_EQ(v8->init(no_log), ncclInvalidUsage);
+}
+
 int main(void)
 {
     check_begin();
     begin();
     CHECK_RUN(what_the_tuner_leaves);
     CHECK_RUN(as_many_nics_as_the_target_has);
+    CHECK_RUN(older_interfaces_have_no_virtual_ranks);
     crystal_board_destroy(board);
     (void)rmdir(directory);
     return check_end();
