@@ -18,13 +18,15 @@
  * for
  *
  * Prints per iteration "rank R iteration I ms T", and at the end "rank R behind I: T
- * ms, computes C ms, CPU U ms" of the time after the first I iterations: the real time,
- * the sleeps in it, and what it cost this process.
+ * ms, computes C ms, CPU U ms, queues Q ms" of the time after the first I iterations:
+ * the real time, the sleeps in it, what it cost this process, and how long its threads,
+ * summed up, were ready to run and other processes had the CPUs.
  */
 #include "config.h"
 
 #include "tests/programs/nccl_program.h"
 
+#include <dirent.h>
 #include <getopt.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -202,8 +204,39 @@ static void iterate_alltoall(void)
 /* --- what it cost --- */
 
 static struct use {
-    double us, computed_us, cpu_us;
+    double us, computed_us, cpu_us, queued_us;
 } warm;
+
+/* What the kernel says of one thread: ns on a CPU, ns in a run queue, slices. */
+static double thread_queued_us(const char *tid)
+{
+    char path[64];
+    unsigned long long ran_ns, queued_ns = 0;
+    FILE *file;
+
+    (void)snprintf(path, sizeof path, "/proc/self/task/%.20s/schedstat", tid);
+    file = fopen(path, "r");
+    if (!file)
+        return 0; /* a thread that has just ended */
+    if (fscanf(file, "%llu %llu", &ran_ns, &queued_ns) != 2)
+        die("the kernel does not say how long a thread waited for a CPU");
+    (void)fclose(file);
+    return (double)queued_ns / 1000;
+}
+
+static double queued_us(void)
+{
+    DIR *threads = opendir("/proc/self/task");
+    double sum = 0;
+
+    if (!threads)
+        die("no /proc/self/task");
+    for (struct dirent *e; (e = readdir(threads));)
+        if (e->d_name[0] != '.')
+            sum += thread_queued_us(e->d_name);
+    (void)closedir(threads);
+    return sum;
+}
 
 static struct use use_now(void)
 {
@@ -212,16 +245,19 @@ static struct use use_now(void)
     (void)getrusage(RUSAGE_SELF, &r); /* cannot fail */
     return (struct use){(double)now_us(), computed_us,
                         (double)(r.ru_utime.tv_sec + r.ru_stime.tv_sec) * 1e6 +
-                            (double)(r.ru_utime.tv_usec + r.ru_stime.tv_usec)};
+                            (double)(r.ru_utime.tv_usec + r.ru_stime.tv_usec),
+                        queued_us()};
 }
 
 static void print_use(void)
 {
     struct use now = use_now();
 
-    printf("rank %d behind %d: %.3f ms, computes %.3f ms, CPU %.3f ms\n", rank, WARM_UP,
-           (now.us - warm.us) / 1000, (now.computed_us - warm.computed_us) / 1000,
-           (now.cpu_us - warm.cpu_us) / 1000);
+    printf(
+        "rank %d behind %d: %.3f ms, computes %.3f ms, CPU %.3f ms, queues %.3f ms\n",
+        rank, WARM_UP, (now.us - warm.us) / 1000,
+        (now.computed_us - warm.computed_us) / 1000, (now.cpu_us - warm.cpu_us) / 1000,
+        (now.queued_us - warm.queued_us) / 1000);
     (void)fflush(stdout);
 }
 
