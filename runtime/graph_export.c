@@ -195,6 +195,13 @@ static uint64_t bytes_in(const struct crystal_instr *in, uint32_t nranks)
     return is_by_rank ? bytes * nranks : bytes;
 }
 
+/* The number that names the communicator's process group. To ASTRA-sim the group 0 is
+ * all ranks, whatever the file of groups says. */
+static uint32_t group_of(uint32_t comm)
+{
+    return comm + 1;
+}
+
 static void communication(struct chakra *c, const struct crystal_instr *in)
 {
     const struct crystal_graph *g = c->p->graph;
@@ -209,7 +216,7 @@ static void communication(struct chakra *c, const struct crystal_instr *in)
     crystal_graph_comm(g, comm, &members);
     put_attribute(&m, "is_cpu_op", 27, 0);
     put_attribute(&m, "comm_size", 9, bytes_in(in, members.nranks));
-    (void)snprintf(group, sizeof group, "%u", comm);
+    (void)snprintf(group, sizeof group, "%u", group_of(comm));
     wait_for(c, w, c->host);
     wait_for(c, w, c->comms[in->local]);
     if (in->kind == CRYSTAL_OP_COLL) {
@@ -327,7 +334,7 @@ void crystal_export_groups(FILE *out, const struct crystal_graph *g)
         struct crystal_graph_comm c;
 
         crystal_graph_comm(g, i, &c);
-        fprintf(out, "%s\n\"%u\": [", i ? "," : "", i);
+        fprintf(out, "%s\n\"%u\": [", i ? "," : "", group_of(i));
         for (uint32_t k = 0; k < c.nranks; k++)
             fprintf(out, "%s%u", k ? ", " : "", c.members[k]);
         putc(']', out);

@@ -16,10 +16,11 @@
  * communicator, events and the host make them wait for. Kernels are compute nodes;
  * without kernels the host's computation is. Durations are whole microseconds, as the
  * format has them. Sizes are the bytes that a rank puts in. Communicators are process
- * groups named by their number. Returns 0 or -errno. */
+ * groups named by their number, from 1 on: ASTRA-sim takes 0 for all ranks. Returns 0
+ * or -errno. */
 int crystal_export_chakra(FILE *out, const struct crystal_predict *p, uint32_t lrank,
                           struct crystal_error *err);
-/* The members of the process groups, as ASTRA-sim reads them: {"0": [0, 1], ...}. */
+/* The members of the process groups, as ASTRA-sim reads them: {"1": [0, 1], ...}. */
 void crystal_export_groups(FILE *out, const struct crystal_graph *g);
 
 /* What these ranks do in a prediction (with spans) as JSON trace events: a process for

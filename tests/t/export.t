@@ -86,6 +86,8 @@ for rank in range(4):
 result("nodes are numbered and depend on earlier ones", order)
 result("what is sent is received", sorted(sent) == sorted(received) and len(sent) == 8)
 result("sizes are bytes", {s[3] for s in sent} == {256 // 2 * 256 * 2})
+# to ASTRA-sim "0" is all ranks
+result("groups are numbered from 1", sorted(map(int, groups)) == [*range(1, 1 + len(groups))])
 result("groups hold who calls", all(sorted(c) == groups[g] for g, c in colls.items()))
 result("members call the same",
        len(colls) == 2 and all(len({tuple(v) for v in c.values()}) == 1
