@@ -170,6 +170,14 @@ int crystal_graph_export_verb(int argc, char **argv)
         help(stderr);
         return CRYSTAL_EXIT_USAGE;
     }
+    if (a.chakra && (!*a.chakra || a.chakra[strlen(a.chakra) - 1] == '/')) {
+        crystal_log(
+            CRYSTAL_LOG_ERROR, "graph",
+            "--chakra='%s': names no file; give what the names begin with, such "
+            "as '%strace'",
+            a.chakra, a.chakra);
+        return CRYSTAL_EXIT_USAGE;
+    }
     a.graph = argv[optind];
     if (export_graph(&a, &err)) {
         crystal_log(CRYSTAL_LOG_ERROR, "graph", "%s", crystal_error_text(&err));

@@ -8,6 +8,7 @@
 #include "runtime/import.h"
 #include "runtime/log.h"
 
+#include <errno.h>
 #include <getopt.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -37,31 +38,41 @@ static void help(FILE *out)
         "  network for scrystal predict\n");
 }
 
+static int ranks_per_node_read(const char *text, uint32_t *ret)
+{
+    char *end;
+    unsigned long value = strtoul(text, &end, 10);
+
+    if (*text < '1' || *text > '9' || *end || value > 65536)
+        return -EINVAL;
+    *ret = (uint32_t)value;
+    return 0;
+}
+
 int crystal_graph_import_verb(int argc, char **argv)
 {
     struct crystal_graph_network n = {8, 50000000000, 5000, 300000000000, 2000};
     struct crystal_error err = {0};
     const char *groups = NULL;
-    int option, bad = 0;
+    int option, index, bad = 0;
 
     optind = 1;
-    while ((option = getopt_long(argc, argv, "+", long_options, NULL)) >= 0) {
+    while (!bad && (option = getopt_long(argc, argv, "+", long_options, &index)) >= 0) {
         switch (option) {
         case 'r':
-            n.ranks_per_node = (uint32_t)strtoul(optarg, NULL, 10);
-            bad |= !n.ranks_per_node || n.ranks_per_node > 65536;
+            bad = ranks_per_node_read(optarg, &n.ranks_per_node);
             break;
         case 'b':
-            bad |= crystal_bandwidth_parse(optarg, &n.bytes_per_s) != 0;
+            bad = crystal_bandwidth_parse(optarg, &n.bytes_per_s) != 0;
             break;
         case 'l':
-            bad |= crystal_duration_parse(optarg, &n.latency_ns) != 0;
+            bad = crystal_duration_parse(optarg, &n.latency_ns) != 0;
             break;
         case 'B':
-            bad |= crystal_bandwidth_parse(optarg, &n.node_bytes_per_s) != 0;
+            bad = crystal_bandwidth_parse(optarg, &n.node_bytes_per_s) != 0;
             break;
         case 'L':
-            bad |= crystal_duration_parse(optarg, &n.node_latency_ns) != 0;
+            bad = crystal_duration_parse(optarg, &n.node_latency_ns) != 0;
             break;
         case 'g':
             groups = optarg;
@@ -71,8 +82,18 @@ int crystal_graph_import_verb(int argc, char **argv)
             return option == 'h' ? 0 : CRYSTAL_EXIT_USAGE;
         }
     }
-    if (bad || argc - optind < 2) {
+    if (bad) {
+        crystal_log(CRYSTAL_LOG_ERROR, "graph",
+                    "--%s: bad value '%s'; see scrystal graph import --help",
+                    long_options[index].name, optarg);
+        return CRYSTAL_EXIT_USAGE;
+    }
+    if (argc - optind < 2) {
         help(stderr);
+        return CRYSTAL_EXIT_USAGE;
+    }
+    if (crystal_graph_verb_may_write(argv[optind], &err)) {
+        crystal_log(CRYSTAL_LOG_ERROR, "graph", "%s", crystal_error_text(&err));
         return CRYSTAL_EXIT_USAGE;
     }
     if (crystal_import_traces((const char *const *)argv + optind + 1,

@@ -46,6 +46,10 @@ static int synth(const char *yaml, const char *path)
         crystal_log(CRYSTAL_LOG_ERROR, "graph", "%s", crystal_error_text(&err));
         return CRYSTAL_EXIT_USAGE;
     }
+    if (crystal_graph_verb_may_write(path, &err)) {
+        crystal_log(CRYSTAL_LOG_ERROR, "graph", "%s", crystal_error_text(&err));
+        return CRYSTAL_EXIT_USAGE;
+    }
     if (crystal_synth_write(&s, path, &err)) {
         crystal_log(CRYSTAL_LOG_ERROR, "graph", "%s", crystal_error_text(&err));
         return err.code == ERANGE ? CRYSTAL_EXIT_USAGE : CRYSTAL_EXIT_STAGE;

@@ -9,10 +9,12 @@
 #include "runtime/graph_diff.h"
 #include "runtime/log.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 static int usage(const char *line, int argc, char **argv, int want)
 {
@@ -32,6 +34,30 @@ static struct crystal_graph *graph_open(const char *path)
     if (!g)
         crystal_log(CRYSTAL_LOG_ERROR, "graph", "%s", crystal_error_text(&err));
     return g;
+}
+
+int crystal_graph_verb_may_write(const char *path, struct crystal_error *err)
+{
+    static const char magic[] = "CRYGRAPH"; /* runtime/graph_file.h */
+    char begin[sizeof magic - 1];
+    size_t count;
+    struct stat st;
+    FILE *in;
+
+    if (stat(path, &st) || !S_ISREG(st.st_mode) || !st.st_size)
+        return 0; /* new, or what crystal_outfile has a word for */
+    in = fopen(path, "rb");
+    if (!in)
+        return 0; /* so does it */
+    count = fread(begin, 1, sizeof begin, in);
+    (void)fclose(in); /* only read */
+    if (count == sizeof begin && memcmp(begin, magic, count) == 0)
+        return 0;
+    return crystal_error_set(
+        err, EEXIST,
+        "%s: is there and is no graph; name the graph to write, or "
+        "remove this file",
+        path);
 }
 
 static int printed(int code)

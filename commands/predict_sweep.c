@@ -34,6 +34,13 @@ int predict_sweep_add(struct predict_sweeps *a, const char *text,
     s->option = s->text;
     at = strchr(s->text, '=');
     *at++ = 0;
+    for (uint32_t i = 0; i + 1 < a->sweep_count; i++)
+        if (strcmp(a->sweeps[i].option, s->option) == 0 &&
+            !predict_what_adds(s->option))
+            return crystal_error_set(err, EINVAL,
+                                     "--sweep=%s: is given twice; name all values in "
+                                     "one --sweep",
+                                     s->option);
     for (char *rest = at, *value; (value = strsep(&rest, ","));) {
         if (s->count == PREDICT_SWEEP_VALUES_MAX)
             return crystal_error_set(err, EINVAL, "--sweep=%s: more than %d values",

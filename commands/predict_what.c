@@ -89,9 +89,11 @@ static int seed(struct crystal_what_if *w, const char *text)
 {
     char *end;
 
+    if (*text < '0' || *text > '9') /* strtoull takes a sign */
+        return -EINVAL;
     errno = 0;
     w->seed = strtoull(text, &end, 0);
-    return errno || end == text || *end ? -EINVAL : 0;
+    return errno || *end ? -EINVAL : 0;
 }
 
 static int scale_compute(struct crystal_what_if *w, const char *text)
@@ -148,21 +150,30 @@ static const struct {
     const char *name;
     int (*set)(struct crystal_what_if *w, const char *text);
     int is_change;
+    int adds; /* to what was given before, which it else replaces */
 } whats[] = {
-    {"jitter", jitter, 0},
-    {"seed", seed, 0},
-    {"slow-rank", slow_rank, 1},
-    {"slow-link", slow_link, 1},
-    {"dead-rank", dead_rank, 1},
-    {"scale-compute", scale_compute, 1},
-    {"bandwidth", bandwidth, 1},
-    {"latency", latency, 1},
-    {"node-bandwidth", node_bandwidth, 1},
-    {"node-latency", node_latency, 1},
-    {"algo", algo, 1},
-    {"queues", queues, 1},
-    {"nics", nics, 1},
+    {"jitter", jitter, 0, 0},
+    {"seed", seed, 0, 0},
+    {"slow-rank", slow_rank, 1, 1},
+    {"slow-link", slow_link, 1, 1},
+    {"dead-rank", dead_rank, 1, 1},
+    {"scale-compute", scale_compute, 1, 0},
+    {"bandwidth", bandwidth, 1, 0},
+    {"latency", latency, 1, 0},
+    {"node-bandwidth", node_bandwidth, 1, 0},
+    {"node-latency", node_latency, 1, 0},
+    {"algo", algo, 1, 0},
+    {"queues", queues, 1, 0},
+    {"nics", nics, 1, 0},
 };
+
+int predict_what_adds(const char *name)
+{
+    for (size_t i = 0; i < sizeof whats / sizeof whats[0]; i++)
+        if (strcmp(whats[i].name, name) == 0)
+            return whats[i].adds;
+    return 0;
+}
 
 int predict_what_set(struct crystal_what_if *w, const char *name, const char *text,
                      int *ret_is_change, struct crystal_error *err)

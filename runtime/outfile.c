@@ -105,6 +105,9 @@ int crystal_outfile_open(struct crystal_outfile *f, const char *path,
     int open_fd = -1, is_there, code;
 
     memset(f, 0, sizeof *f);
+    if (!*path)
+        return crystal_error_set(err, EINVAL,
+                                 "the name of a file to write is empty; give one");
     is_there = stat(path, &st) == 0;
     if (is_there && is_shown &&
         (is_already_open(&st, &open_fd) || S_ISFIFO(st.st_mode) ||

@@ -94,6 +94,29 @@ refuses "a link to nothing" 70 \
 ok "a table in the file of standard output keeps what is printed" $? "$(cat both)"
 [ -z "$(find . -name '*.tmp')" ]
 ok "no temporary file is left" $? "$(ls)"
+refuses "a drawing without a name" 70 \
+    "crystal: predict: the name of a file to write is empty; give one" \
+    predict job.graph --draw=
+refuses "traces without a name" 2 \
+    "crystal: graph: --chakra='': names no file; give what the names begin with, such as 'trace'" \
+    graph export --chakra= job.graph
+refuses "traces named by a folder" 2 \
+    "crystal: graph: --chakra='out/': names no file; give what the names begin with, such as 'out/trace'" \
+    graph export --chakra=out/ job.graph
+# a trace of one node of 5 us, twice; the graph to write forgotten
+printf '\007\012\0050.0.4\006\010\001\030\004\070\005' | tee one.0.et >two.0.et
+is_kept="is there and is no graph; name the graph to write, or remove this file"
+refuses "a trace is not written over" 2 "crystal: graph: one.0.et: $is_kept" \
+    graph import one.0.et two.0.et
+cmp -s one.0.et two.0.et
+ok "and is what it was" $?
+cp job.yaml kept.yaml
+refuses "nor a description" 2 "crystal: graph: kept.yaml: $is_kept" \
+    graph synth job.yaml kept.yaml
+cmp -s job.yaml kept.yaml
+ok "and it, too" $?
+cp job.graph old.graph
+says "a graph is" "old.graph: 16 ranks" graph synth job.yaml old.graph
 
 # --- inputs ---
 fifo="not a regular file; name a file that can be read from its beginning"
@@ -129,7 +152,26 @@ refuses "sizes that no number holds" 2 \
 [ ! -e bound.graph ]
 ok "and nothing is written" $?
 
+# --- import ---
+bad() { # OPTION VALUE
+    refuses "import --$1=$2" 2 \
+        "crystal: graph: --$1: bad value '$2'; see scrystal graph import --help" \
+        graph import "--$1=$2" new.graph one.0.et
+}
+bad ranks-per-node 0
+bad ranks-per-node 8x
+bad bandwidth -1
+bad node-latency 99999999999s
+
 # --- predict ---
+refuses "a seed below 0" 2 \
+    "crystal: predict: --seed: bad value '-1'; see scrystal predict --help" \
+    predict job.graph --jitter=0.5 --seed=-1
+refuses "a sweep of the same twice" 2 \
+    "crystal: predict: --sweep=bandwidth: is given twice; name all values in one --sweep" \
+    predict job.graph --sweep=bandwidth=1GB/s --sweep=bandwidth=2GB/s
+says "but of two slow ranks" "1=2              2=2" \
+    predict job.graph --sweep=slow-rank=1=2 --sweep=slow-rank=2=2
 refuses "a rank that is none" 2 "crystal: predict: --slow-rank=16: the job has 16 ranks, from 0" \
     predict job.graph --slow-rank=16=2
 refuses "a dead rank that is none" 2 "crystal: predict: --dead-rank=99: the job has 16 ranks, from 0" \
