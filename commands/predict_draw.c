@@ -67,14 +67,39 @@ int8_t *crystal_predict_grid(const struct crystal_prediction *pr,
     return grid;
 }
 
-/* "rank 512" of a list that stands for many, the first one of a row. */
-static uint32_t row_lrank(const struct crystal_prediction *pr, uint32_t row)
-{
-    uint32_t rep = 0;
+/* Who is in a row: "rank 3", "ranks 512-1023", or, where others are between them,
+ * "rank 3, +31". */
+struct row_name {
+    uint32_t first, last, count;
+    char text[32];
+};
 
-    while (row_of_list(pr, rep) != row)
-        rep++;
-    return crystal_graph_rep_lrank(pr->predict->graph, rep);
+/* One for each row; caller frees. NULL: out of memory. */
+static struct row_name *row_names(const struct crystal_prediction *pr)
+{
+    const uint32_t rows = crystal_predict_row_count(pr);
+    const uint32_t lranks = crystal_graph_lrank_count(pr->predict->graph);
+    struct row_name *names = calloc(rows ? rows : 1, sizeof *names);
+
+    for (uint32_t l = 0; names && l < lranks; l++) {
+        struct row_name *n = &names[crystal_predict_row_of(pr, l)];
+
+        if (!n->count++)
+            n->first = l;
+        n->last = l;
+    }
+    for (uint32_t row = 0; names && row < rows; row++) {
+        struct row_name *n = &names[row];
+
+        if (n->count == 1)
+            (void)snprintf(n->text, sizeof n->text, "rank %u", n->first);
+        else if (n->last - n->first + 1 == n->count)
+            (void)snprintf(n->text, sizeof n->text, "ranks %u-%u", n->first, n->last);
+        else
+            (void)snprintf(n->text, sizeof n->text, "rank %u, +%u", n->first,
+                           n->count - 1);
+    }
+    return names;
 }
 
 void crystal_predict_draw_text(FILE *out, const struct crystal_prediction *pr,
@@ -83,15 +108,19 @@ void crystal_predict_draw_text(FILE *out, const struct crystal_prediction *pr,
     static const char signs[KINDS] = {'.', '#', '=', '>', '<'};
     const uint32_t columns = 72;
     int8_t *grid = crystal_predict_grid(pr, path, columns);
+    struct row_name *names = row_names(pr);
 
-    if (!grid)
+    if (!grid || !names) {
+        free(grid);
+        free(names);
         return;
+    }
     fprintf(out,
-            "\n  the path over the lists, from 0 to %.3f ms: # kernels, = "
+            "\n  the path over the ranks, from 0 to %.3f ms: # kernels, = "
             "collectives, > sends, < receives, . host\n",
             (double)pr->iteration_ns / 1e6);
     for (uint32_t row = 0; row < crystal_predict_row_count(pr); row++) {
-        fprintf(out, "  rank %-7u|", row_lrank(pr, row));
+        fprintf(out, "  %-18s|", names[row].text);
         for (uint32_t i = 0; i < columns; i++) {
             int8_t kind = grid[row * columns + i];
 
@@ -100,11 +129,12 @@ void crystal_predict_draw_text(FILE *out, const struct crystal_prediction *pr,
         fputs("|\n", out);
     }
     free(grid);
+    free(names);
 }
 
 /* --- SVG --- */
 
-#define LEFT   110
+#define LEFT   130
 #define WIDTH  1000
 #define HEIGHT 16 /* of a row */
 
@@ -146,8 +176,15 @@ static void axis(FILE *out, const struct crystal_prediction *pr, uint32_t top,
     fprintf(out, "<text x='%d' y='%u'>ms</text>\n", LEFT + WIDTH + 24, bottom + 13);
 }
 
+static void row_name_put(FILE *out, const struct row_name *name, uint32_t y)
+{
+    fprintf(out, "<text x='%d' y='%u' text-anchor='end'>%s</text>\n", LEFT - 6, y + 12,
+            name->text);
+}
+
 static void path_rows(FILE *out, const struct crystal_prediction *pr,
-                      const struct crystal_path *path, uint32_t top)
+                      const struct crystal_path *path, const struct row_name *names,
+                      uint32_t top)
 {
     const uint32_t columns = 2 * WIDTH;
     int8_t *grid = crystal_predict_grid(pr, path, columns);
@@ -155,8 +192,7 @@ static void path_rows(FILE *out, const struct crystal_prediction *pr,
     for (uint32_t row = 0; grid && row < crystal_predict_row_count(pr); row++) {
         uint32_t y = top + row * HEIGHT;
 
-        fprintf(out, "<text x='%d' y='%u' text-anchor='end'>rank %u</text>\n", LEFT - 6,
-                y + 12, row_lrank(pr, row));
+        row_name_put(out, &names[row], y);
         for (uint32_t i = 0; i < columns;) {
             int8_t kind = grid[row * columns + i];
             uint32_t end = i + 1;
@@ -175,24 +211,24 @@ static void path_rows(FILE *out, const struct crystal_prediction *pr,
 }
 
 static void bars(FILE *out, const struct crystal_prediction *pr,
-                 const struct crystal_predict_totals *t, uint32_t top)
+                 const struct crystal_predict_totals *t, const struct row_name *names,
+                 uint32_t top)
 {
     static const int kinds[] = {1, 2, 4};
 
     for (uint32_t row = 0; row < crystal_predict_row_count(pr); row++) {
-        uint32_t y = top + row * HEIGHT, rep = 0;
-        double x = LEFT;
+        uint32_t y = top + row * HEIGHT;
+        double ns[3] = {0, 0, 0}, x = LEFT;
 
-        while (row_of_list(pr, rep) != row)
-            rep++;
-        fprintf(out, "<text x='%d' y='%u' text-anchor='end'>rank %u</text>\n", LEFT - 6,
-                y + 12, row_lrank(pr, row));
+        for (uint32_t l = names[row].first; l <= names[row].last; l++)
+            if (crystal_predict_row_of(pr, l) == row) {
+                ns[0] += (double)t->ranks[l].compute_ns;
+                ns[1] += (double)t->ranks[l].exposed_ns;
+                ns[2] += (double)t->ranks[l].bubble_ns;
+            }
+        row_name_put(out, &names[row], y);
         for (int i = 0; i < 3; i++) {
-            const struct crystal_rank_stat *s = &t->lists[rep];
-            uint64_t ns = i == 0   ? s->compute_ns
-                          : i == 1 ? s->exposed_ns
-                                   : s->bubble_ns;
-            double width = (double)ns * WIDTH / (double)pr->iteration_ns;
+            double width = ns[i] / names[row].count * WIDTH / (double)pr->iteration_ns;
 
             fprintf(out, "<rect x='%.1f' y='%u' width='%.1f' height='%d' fill='%s'/>\n",
                     x, y + 1, width, HEIGHT - 2, looks[kinds[i]].colour);
@@ -206,8 +242,11 @@ void crystal_predict_draw_svg(FILE *out, const struct crystal_prediction *pr,
                               const struct crystal_predict_totals *t, const char *what)
 {
     uint32_t rows = crystal_predict_row_count(pr) * HEIGHT, down = what[0] ? 16 : 0;
-    uint32_t first = 64 + down, second = rows + 130 + down;
+    uint32_t first = 96 + down, second = rows + 178 + down;
+    struct row_name *names = row_names(pr);
 
+    if (!names)
+        return;
     fprintf(
         out,
         "<svg xmlns='http://www.w3.org/2000/svg' width='%d' height='%u' "
@@ -215,21 +254,28 @@ void crystal_predict_draw_svg(FILE *out, const struct crystal_prediction *pr,
         "<rect width='100%%' height='100%%' fill='white'/>\n"
         "<text x='%d' y='20' font-size='14'>Critical path of an iteration of %u "
         "ranks: %.3f ms, durations %s</text>\n"
-        "<text x='%d' y='38'>one row for each list of operations, named by the first "
-        "rank that has it</text>\n",
+        "<text x='%d' y='38'>Read from left to right: at each time, the one operation "
+        "that everything behind it on the path waited for. The iteration is shorter "
+        "only if something here is.</text>\n"
+        "<text x='%d' y='54'>A row is all ranks that do the same operations "
+        "(a pipeline stage, for one); the path goes through one rank of it at a "
+        "time.</text>\n",
         LEFT + WIDTH + 60, second + rows + 50, LEFT,
         crystal_graph_lrank_count(pr->predict->graph), (double)pr->iteration_ns / 1e6,
-        crystal_origin_name(pr->predict->origin), LEFT);
+        crystal_origin_name(pr->predict->origin), LEFT, LEFT);
     if (down)
-        fprintf(out, "<text x='%d' y='54'>what if: %s</text>\n", LEFT, what);
-    legend(out, 46 + down);
+        fprintf(out, "<text x='%d' y='70'>what if: %s</text>\n", LEFT, what);
+    legend(out, 66 + down);
     axis(out, pr, first, first + rows);
-    path_rows(out, pr, path, first);
+    path_rows(out, pr, path, names, first);
     fprintf(out,
-            "<text x='%d' y='%u' font-size='14'>How the ranks of each list spend it: "
-            "computation, exposed collectives, bubbles; white: nothing</text>\n",
-            LEFT, second - 14);
+            "<text x='%d' y='%u' font-size='14'>How the ranks of each row spend the "
+            "iteration, in the mean</text>\n"
+            "<text x='%d' y='%u'>Sums, not a course of time: computation, collectives "
+            "that no computation hides, waiting for messages; white: nothing</text>\n",
+            LEFT, second - 26, LEFT, second - 8);
     axis(out, pr, second, second + rows);
-    bars(out, pr, t, second);
+    bars(out, pr, t, names, second);
     fputs("</svg>\n", out);
+    free(names);
 }
