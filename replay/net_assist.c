@@ -48,7 +48,8 @@ struct crystal_assist *crystal_assist_create(const struct crystal_net_module *mo
 
     if (!a) {
         (void)crystal_error_set(err, ENOMEM, "out of memory for a connection");
-        (void)close(fd); /* nothing was sent */
+        if (fd >= 0)
+            (void)close(fd); /* nothing was sent */
         return NULL;
     }
     a->module = module;
@@ -59,20 +60,28 @@ struct crystal_assist *crystal_assist_create(const struct crystal_net_module *mo
 struct crystal_assist *crystal_assist_open(const struct crystal_net_module *module,
                                            struct crystal_error *err)
 {
-    int fd;
+    struct crystal_error why = {0};
+    struct crystal_assist *a;
+    int fd = -1;
 
-    if (crystal_link_dial(&module->assistant, module->assistant_token,
-                          CRYSTAL_LINK_WIRE, module->lrank, &fd, err))
-        return NULL;
-    return crystal_assist_create(module, fd, err);
+    (void)crystal_link_dial(&module->assistant, module->assistant_token,
+                            CRYSTAL_LINK_WIRE, module->lrank, &fd, &why);
+    a = crystal_assist_create(module, fd, err);
+    if (a && fd < 0) { /* as if it were cut: told when it is used, and not at once */
+        a->lost_ns = crystal_now_ns();
+        a->lost_code = why.code;
+    }
+    return a;
 }
 
 void crystal_assist_close(struct crystal_assist *a)
 {
     if (!a)
         return;
-    crystal_wait_forget(a->fd);
-    (void)close(a->fd); /* what was written arrives */
+    if (a->fd >= 0) {
+        crystal_wait_forget(a->fd);
+        (void)close(a->fd); /* what was written arrives */
+    }
     free(a);
 }
 

@@ -12,7 +12,8 @@
 struct crystal_assist;
 struct crystal_net_module;
 
-/* Dials the assistant of this process. NULL with err set on failure. */
+/* Dials the assistant of this process; where it is not there that is said later, as of
+ * a connection that is cut. NULL with err set where memory runs out. */
 struct crystal_assist *crystal_assist_open(const struct crystal_net_module *module,
                                            struct crystal_error *err);
 /* The same over a connection that is there, behind its HELLO; fd is taken over, also on

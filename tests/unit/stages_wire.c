@@ -146,7 +146,8 @@ static void an_assistant_dies(void)
     prepare("0-3,12-15", "--wire=real --assistants=1");
     run_stages("");
     (void)snprintf(during, sizeof during,
-                   "while [ ! -s %s/runs/001/13.run ]; do sleep 0.05; done; kill -9 $3",
+                   "while [ ! -s %s/runs/001/13.run ]; do sleep 0.05; done; sleep 1; "
+                   "kill -9 $3",
                    job_dir);
     CHECK_EQ(emulate_on(3, "--fail hang --fail-rank 13", during), 0);
     CHECK_HAS(output, "agent 0 code 70\nagent 1 code 70\nagent 2 code 137\n");
