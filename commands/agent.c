@@ -22,6 +22,7 @@ static const struct option long_options[] = {
     {"stage", required_argument, NULL, 's'},
     {"marked", no_argument, NULL, 'm'},
     {"node", required_argument, NULL, 'n'},
+    {"first-node", required_argument, NULL, 'f'},
     {"nodes", required_argument, NULL, 'N'},
     {"help", no_argument, NULL, 'h'},
     {NULL, 0, NULL, 0},
@@ -40,6 +41,8 @@ static void help(FILE *out)
             "  --marked        the node's crystal.so has left DIR/agent.NODE.spank\n"
             "  --node=K        this node, of those of the stage, from 0 (default: the\n"
             "                  step's, as Slurm says, else 0)\n"
+            "  --first-node=K  number of the step's first node, where others of the\n"
+            "                  stage run in another step (default 0)\n"
             "  --nodes=M       how many there are (the same, else 1)\n");
 }
 
@@ -146,6 +149,7 @@ CRYSTAL_COMMAND(agent)
     uint32_t node = slurm_number("SLURM_NODEID", 0);
     uint32_t node_count = slurm_number("SLURM_STEP_NUM_NODES", 1);
     const char *job_dir = NULL, *stage = NULL;
+    uint32_t first = 0;
     enum stage_kind kind;
     int option, is_marked = 0;
 
@@ -164,6 +168,9 @@ CRYSTAL_COMMAND(agent)
         case 'n':
             node = number_of(optarg, UINT32_MAX);
             break;
+        case 'f':
+            first = number_of(optarg, UINT32_MAX / 2);
+            break;
         case 'N':
             node_count = number_of(optarg, 0);
             break;
@@ -179,6 +186,7 @@ CRYSTAL_COMMAND(agent)
         help(stderr);
         return CRYSTAL_EXIT_USAGE;
     }
+    node = node < UINT32_MAX / 2 ? first + node : node;
     if (node >= node_count) {
         crystal_log(CRYSTAL_LOG_ERROR, stage_name(kind),
                     "--node and --nodes: give a number from 0 and how many there are");

@@ -289,11 +289,6 @@ CRYSTAL_COMMAND(layout)
                           sizeof dir, &dir_is_known, &err);
     if (!code && conf.spill_dir[0])
         code = set_spill_dir(&r, &conf, dir, &l, &err);
-    if (!code && r.as_request && l.assistant_count)
-        code =
-            crystal_error_set(&err, ENOTSUP,
-                              "--crystal-wire=real is not yet supported by srun; use "
-                              "modelled");
     asked.asked = r.stages;
     asked.dir = r.for_allocation || !dir_is_known ? NULL : dir;
     asked.needs_capture = r.as_request;

@@ -51,8 +51,9 @@ void layout_request(const struct crystal_layout *l, const struct crystal_conf *c
     char *live = crystal_ranks_format(l->live, l->live_count);
     const struct crystal_stage_rules *emulate = &l->stage[CRYSTAL_STAGE_COUNT - 1];
 
-    printf("version=3\nnodes=%u\nntasks=%u\nntasks_per_node=%u\n",
-           l->sandbox_count / l->ranks_per_node, l->sandbox_count, l->ranks_per_node);
+    printf("version=4\nnodes=%u\nassistants=%u\nntasks=%u\nntasks_per_node=%u\n",
+           l->sandbox_count / l->ranks_per_node, l->assistant_count, l->sandbox_count,
+           l->ranks_per_node);
     printf("logical_ranks=%u\nlogical_nodes=%u\nranks_per_node=%u\n", l->lrank_count,
            l->lrank_count / l->ranks_per_node, l->ranks_per_node);
     print_value("sandbox", sandbox ? sandbox : "");

@@ -9,22 +9,24 @@
 
 #include "replay/assistant.h"
 #include "runtime/log.h"
+#include "runtime/outfile.h"
 
 #include <errno.h>
+#include <inttypes.h>
 #include <signal.h>
 #include <stdio.h>
 
 #define CHECK_MS 100
 #define END_MS   5000 /* by hand, between the end of the others and theirs */
 
-static struct crystal_assistant *open_assistant(struct stage *stage,
+/* *ret_run: number of the run's directory. */
+static struct crystal_assistant *open_assistant(struct stage *stage, uint32_t *ret_run,
                                                 struct crystal_error *err)
 {
     struct crystal_assistant *assistant = NULL;
     struct stage_far far = {0};
-    uint32_t run = 0;
 
-    if (!stage_far_meet(stage, &far, &run, err)) {
+    if (!stage_far_meet(stage, &far, ret_run, err)) {
         const struct crystal_assistant_config config = {
             .links = far.links,
             .node = stage->node,
@@ -58,11 +60,32 @@ static int wait_done(struct stage *stage, struct crystal_assistant *assistant,
     return 0;
 }
 
+/* runs/NNN/assistant.NODE.yaml, for the report. */
+static int write_counts(const struct stage *stage, uint32_t run, uint64_t sent_bytes,
+                        uint64_t taken_bytes, struct crystal_error *err)
+{
+    struct crystal_outfile f;
+    char path[PATH_MAX];
+    int code =
+        stage_path(stage, path, err, "runs/%03u/assistant.%u.yaml", run, stage->node);
+
+    if (!code)
+        code = crystal_outfile_open(&f, path, CRYSTAL_OUTFILE_PRIVATE, err);
+    if (code)
+        return code;
+    fprintf(f.stream,
+            "# What an assistant has moved; written by scrystal agent.\n"
+            "version: 1\nsent_bytes: %" PRIu64 "\ntaken_bytes: %" PRIu64 "\n",
+            sent_bytes, taken_bytes);
+    return crystal_outfile_close(&f, 0, err);
+}
+
 int stage_assist(struct stage *stage)
 {
     struct crystal_error err = {0};
-    struct crystal_assistant *assistant = open_assistant(stage, &err);
     uint64_t sent_bytes, taken_bytes;
+    uint32_t run = 0;
+    struct crystal_assistant *assistant = open_assistant(stage, &run, &err);
     int code;
 
     if (!assistant) {
@@ -72,6 +95,8 @@ int stage_assist(struct stage *stage)
     code = wait_done(stage, assistant, &err);
     crystal_assistant_counts(assistant, &sent_bytes, &taken_bytes);
     crystal_assistant_destroy(assistant);
+    if (!code)
+        code = write_counts(stage, run, sent_bytes, taken_bytes, &err);
     if (code)
         return stage_failed(stage, &err);
     crystal_log(CRYSTAL_LOG_INFO, stage->name,

@@ -177,6 +177,24 @@ static int read_other_nodes(struct report *r, uint64_t node_count,
     return 0;
 }
 
+/* What the assistants behind them have moved; one that has left nothing does not count.
+ */
+static void read_assistants(struct report *r, uint64_t node_count)
+{
+    for (uint32_t i = 0; i < r->layout.assistant_count; i++) {
+        struct crystal_yaml_map map;
+        char path[PATH_MAX], name[64];
+
+        (void)snprintf(name, sizeof name, "%s/assistant.%u.yaml", r->run,
+                       (unsigned)node_count + i);
+        if (path_of(r, path, name, NULL) || crystal_yaml_read(path, &map, NULL))
+            continue;
+        r->sent_bytes += number(&map, "sent_bytes");
+        r->taken_bytes += number(&map, "taken_bytes");
+        crystal_yaml_fini(&map);
+    }
+}
+
 static int read_run(struct report *r, struct crystal_error *err)
 {
     struct crystal_yaml_map map;
@@ -199,6 +217,7 @@ static int read_run(struct report *r, struct crystal_error *err)
     text(&map, "wire.kind", r->wire_kind, sizeof r->wire_kind);
     text(&map, "wire.transport", r->transport, sizeof r->transport);
     crystal_yaml_fini(&map);
+    read_assistants(r, node_count);
     return read_other_nodes(r, node_count, err);
 }
 

@@ -136,6 +136,11 @@ void rp_print_json(const struct report *r, FILE *out)
     rp_json_text(out, r->wire_kind);
     fprintf(out, ", \"transport\": ");
     rp_json_text(out, r->transport);
+    if (r->layout.assistant_count)
+        fprintf(out,
+                ", \"assistants\": %u, \"sent_bytes\": %" PRIu64
+                ", \"taken_bytes\": %" PRIu64,
+                r->layout.assistant_count, r->sent_bytes, r->taken_bytes);
     fprintf(out,
             ", \"bytes_per_s\": %" PRIu64 ", \"latency_ns\": %" PRIu64
             ", \"software_ns\": {\"origin\": \"%s\", \"mean_ns\": %" PRIu64

@@ -156,7 +156,7 @@ static void memory(const struct report *r, FILE *out)
 static void wire(const struct report *r, FILE *out)
 {
     const struct crystal_profile_head *h = crystal_profile_head(r->profile);
-    char rate[32];
+    char rate[32], sent[32], taken[32];
 
     fprintf(out,
             "Wire: %s, %s; %s, latency %.1f us,\n"
@@ -166,6 +166,11 @@ static void wire(const struct report *r, FILE *out)
             (double)h->op_overhead_ns / 1e3,
             crystal_origin_name((enum crystal_origin)h->overhead_origin),
             h->overhead_sample_count);
+    if (r->layout.assistant_count)
+        fprintf(out,
+                "Virtual ranks' messages took what the network took; assistants have "
+                "sent %s\nand taken %s. Hops between virtual ranks are modelled.\n",
+                size_text(r->sent_bytes, sent), size_text(r->taken_bytes, taken));
 }
 
 /* Virtual ranks keep the plan's time, so a run is near a wrong plan, too. */

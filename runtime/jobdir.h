@@ -38,6 +38,7 @@
  *
  *   runs/NNN/run.yaml emulate: wire, counters of the board, exit codes
  *   runs/NNN/run.K.yaml ... of sandbox nodes K = 1, 2, ... where there are several
+ *   runs/NNN/assistant.K.yaml emulate: what the nodes K behind them have moved
  *
  *   agent.K.env       emulate: settings for the program's ranks on sandbox node K
  *   agent.K.spank     under Slurm: the node loads crystal.so

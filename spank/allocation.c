@@ -21,6 +21,12 @@ static uint32_t number(const struct crystal_srun_line *line, const char *name)
     return value <= UINT32_MAX ? (uint32_t)value : 0;
 }
 
+/* Of the whole job. */
+static uint32_t node_count(const struct crystal_request *r)
+{
+    return r->node_count + r->assistant_count;
+}
+
 int crystal_allocation_check(const struct crystal_allocation *a,
                              struct crystal_error *err)
 {
@@ -28,12 +34,12 @@ int crystal_allocation_check(const struct crystal_allocation *a,
     const struct crystal_partition *p = a->partition;
     uint32_t cpus = number(a->line, "cpus-per-task");
 
-    if (p->min_nodes > r->node_count)
+    if (p->min_nodes > node_count(r))
         return crystal_error_set(err, EINVAL,
                                  "partition '%s' has only jobs of %u nodes and more "
                                  "(MinNodes), the sandbox needs %u; give another "
                                  "--partition, or more nodes with --crystal-sandbox",
-                                 p->name, p->min_nodes, r->node_count);
+                                 p->name, p->min_nodes, node_count(r));
     if (cpus && p->cpus_per_node &&
         (uint64_t)cpus * r->tasks_per_node > p->cpus_per_node)
         return crystal_error_set(
@@ -50,8 +56,10 @@ int crystal_allocation_check(const struct crystal_allocation *a,
 void crystal_allocation_add_shape(const struct crystal_request *r,
                                   struct crystal_argv *out)
 {
-    crystal_argv_add(out, "--nodes=%u", r->node_count);
-    crystal_argv_add(out, "--ntasks=%u", r->task_count);
+    crystal_argv_add(out, "--nodes=%u", node_count(r));
+    /* Slurm gives nodes by tasks, so an assistant's node is as large as the others */
+    crystal_argv_add(out, "--ntasks=%u",
+                     r->task_count + r->assistant_count * r->tasks_per_node);
     crystal_argv_add(out, "--ntasks-per-node=%u", r->tasks_per_node);
     if (r->gres_per_node[0])
         crystal_argv_add(out, "--gres=%s", r->gres_per_node);
@@ -78,7 +86,7 @@ int crystal_allocation_add_nodelist(const struct crystal_allocation *a,
                                     struct crystal_argv *notices,
                                     struct crystal_error *err)
 {
-    uint32_t count = a->request->node_count;
+    uint32_t count = node_count(a->request);
     struct crystal_argv named = {0};
     char *first = NULL;
     int rc = crystal_nodes_named(a->line, &named, err);
@@ -103,7 +111,7 @@ int crystal_allocation_add_nodelist(const struct crystal_allocation *a,
 static void add_segment(const struct crystal_allocation *a, struct crystal_argv *out,
                         struct crystal_argv *notices)
 {
-    uint32_t segment = number(a->line, "segment"), count = a->request->node_count;
+    uint32_t segment = number(a->line, "segment"), count = node_count(a->request);
 
     if (!segment || count % segment == 0)
         return;

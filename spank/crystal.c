@@ -216,9 +216,11 @@ int slurm_spank_task_init(spank_t spank, int argc, char **argv)
     char wanted[8];
     int rc = 0;
 
-    if (stage && (strcmp(stage, CRYSTAL_STEP_AGENT) == 0 ||
-                  strcmp(stage, CRYSTAL_STEP_CAPTURE) == 0 ||
-                  strcmp(stage, CRYSTAL_STEP_PLAN) == 0)) {
+    if (stage && strcmp(stage, CRYSTAL_STEP_ASSIST) == 0) {
+        name_config(spank, argc, argv); /* no task of ours comes there */
+    } else if (stage && (strcmp(stage, CRYSTAL_STEP_AGENT) == 0 ||
+                         strcmp(stage, CRYSTAL_STEP_CAPTURE) == 0 ||
+                         strcmp(stage, CRYSTAL_STEP_PLAN) == 0)) {
         name_config(spank, argc, argv);
         rc = crystal_task_mark_agent(&ctx.options, item(spank, S_JOB_NODEID), &err);
     } else if (stage && strcmp(stage, CRYSTAL_STEP_PROGRAM) == 0) {

@@ -56,15 +56,34 @@ static void add_comment(const struct crystal_command *c)
     free(own);
 }
 
-/* Where the steps run; NULL with a sentence where the job has not enough nodes. */
+/* Nodes that the stages need. */
+static uint32_t nodes_needed(const struct crystal_request *r)
+{
+    return r->node_count +
+           (r->stages & CRYSTAL_STAGE_BIT_EMULATE ? r->assistant_count : 0);
+}
+
+/* Where the steps run, assistants behind the others; NULL with a sentence where the job
+ * has not enough nodes. */
 static char *choose_nodes(const struct crystal_command *c)
 {
     struct crystal_error err = {0};
     char *nodes = NULL;
 
-    if (crystal_nodes_choose(&c->line, c->job.nodes, c->request.node_count, &nodes,
+    if (crystal_nodes_choose(&c->line, c->job.nodes, nodes_needed(&c->request), &nodes,
                              &err) < 0)
         (void)crystal_command_say(&err);
+    return nodes;
+}
+
+/* Cuts "n1,n2,n3" behind the first count of them. What comes behind; NULL = nothing. */
+static char *cut_nodes(char *nodes, uint32_t count)
+{
+    while (nodes && count--) {
+        nodes = strchr(nodes, ',');
+        if (nodes)
+            *nodes++ = count ? ',' : '\0';
+    }
     return nodes;
 }
 
@@ -138,17 +157,25 @@ int crystal_emulated_run(struct crystal_command *c)
 
     if (code)
         return code;
-    if (node_count && strtoul(node_count, NULL, 10) < r->node_count) {
-        dprintf(2,
-                "crystal: the job has %s node(s), the sandbox needs %u; give sbatch or "
-                "salloc the same --crystal- options\n",
-                node_count, r->node_count);
+    if (node_count && strtoul(node_count, NULL, 10) < nodes_needed(r)) {
+        dprintf(
+            2,
+            "crystal: the job has %s node(s), the sandbox needs %u%s; give sbatch or "
+            "salloc the same --crystal- options\n",
+            node_count, nodes_needed(r),
+            r->assistant_count ? " with its assistants" : "");
+        return CRYSTAL_COMMAND_EXIT_USAGE;
+    }
+    if (r->assistant_count && !c->job.nodes) {
+        dprintf(2, "crystal: the job's nodes are not known, so none can be assistants; "
+                   "see scontrol show job\n");
         return CRYSTAL_COMMAND_EXIT_USAGE;
     }
     if (c->job.nodes && !(nodes = choose_nodes(c)))
         return CRYSTAL_COMMAND_EXIT_USAGE;
     steps.job_nodes = c->job.nodes;
     steps.nodes = nodes;
+    steps.assistants = cut_nodes(nodes, r->node_count);
     crystal_command_say_notices(c);
     code = check_gpu_total(c);
     if (code) {

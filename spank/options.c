@@ -43,11 +43,12 @@ const struct crystal_option_info crystal_option_table[CRYSTAL_OPTION_COUNT] = {
          "Directory of the emulated job's files (default: ./crystal.JOBNAME)"},
     [CRYSTAL_OPTION_WIRE] =
         {"crystal-wire", "HOW",
-         "How virtual ranks' messages arrive: modelled (default); real is not yet "
-         "supported"},
+         "How virtual ranks' messages arrive: modelled (default), or real, from "
+         "assistant nodes"},
     [CRYSTAL_OPTION_ASSISTANTS] =
         {"crystal-assistants", "K",
-         "Extra nodes that play virtual ranks over a real wire: not yet supported"},
+         "Nodes that send virtual ranks' messages on the real wire (default: one per "
+         "sandbox node)"},
     [CRYSTAL_OPTION_SLURM_ENV] =
         {"crystal-slurm-env", "WHICH",
          "What SLURM_PROCID, SLURM_NTASKS, ... say in the program: logical ranks "

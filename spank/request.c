@@ -172,6 +172,7 @@ static int set_key(struct crystal_request *r, const char *key, const char *value
         size_t offset;
     } counts[] = {
         {"nodes", offsetof(struct crystal_request, node_count)},
+        {"assistants", offsetof(struct crystal_request, assistant_count)},
         {"ntasks", offsetof(struct crystal_request, task_count)},
         {"ntasks_per_node", offsetof(struct crystal_request, tasks_per_node)},
         {"logical_ranks", offsetof(struct crystal_request, logical_rank_count)},

@@ -124,10 +124,10 @@ void crystal_step_prepare(void *context)
 /* --- command lines --- */
 
 /* Agents and program must meet on the same nodes. */
-static void add_nodelist(const struct crystal_steps *s, struct crystal_argv *out)
+static void add_nodelist(const char *nodes, struct crystal_argv *out)
 {
-    if (s->nodes)
-        crystal_argv_add(out, "--nodelist=%s", s->nodes);
+    if (nodes)
+        crystal_argv_add(out, "--nodelist=%s", nodes);
 }
 
 /* srun [what the user's step shares] [what makes it our step]; the command comes behind
@@ -163,20 +163,46 @@ static void add_program(const struct crystal_steps *s, struct crystal_argv *out)
     crystal_argv_add_range(out, s->self, s->program, s->self->count);
 }
 
-void crystal_step_agent(const struct crystal_steps *s, const char *step,
-                        const char *stage, bool with_program, struct crystal_argv *out)
+static void add_agent(const struct crystal_steps *s, const char *stage,
+                      struct crystal_argv *out)
 {
-    step_line(s, step, s->request->node_count, true, with_program, out);
-    add_nodelist(s, out);
     crystal_argv_add(out, "%s", s->scrystal);
     crystal_argv_add(out, "agent");
     crystal_argv_add(out, "--job");
     crystal_argv_add(out, "%s", s->request->job_dir);
     crystal_argv_add(out, "--stage");
     crystal_argv_add(out, "%s", stage);
+}
+
+/* The stage has more nodes than the step, which begins with its number first. */
+static void add_place(const struct crystal_request *r, uint32_t first,
+                      struct crystal_argv *out)
+{
+    if (!r->assistant_count)
+        return;
+    crystal_argv_add(out, "--first-node=%u", first);
+    crystal_argv_add(out, "--nodes=%u", r->node_count + r->assistant_count);
+}
+
+void crystal_step_agent(const struct crystal_steps *s, const char *step,
+                        const char *stage, bool with_program, struct crystal_argv *out)
+{
+    step_line(s, step, s->request->node_count, true, with_program, out);
+    add_nodelist(s->nodes, out);
+    add_agent(s, stage, out);
     crystal_argv_add(out, "--marked");
+    if (strcmp(stage, CRYSTAL_STEP_PROGRAM) == 0)
+        add_place(s->request, 0, out);
     if (with_program)
         add_program(s, out);
+}
+
+void crystal_step_assistants(const struct crystal_steps *s, struct crystal_argv *out)
+{
+    step_line(s, CRYSTAL_STEP_ASSIST, s->request->assistant_count, true, false, out);
+    add_nodelist(s->assistants, out);
+    add_agent(s, CRYSTAL_STEP_PROGRAM, out);
+    add_place(s->request, s->request->node_count, out);
 }
 
 void crystal_step_scrystal(const char *scrystal, const char *command,
@@ -200,7 +226,7 @@ void crystal_step_program(const struct crystal_steps *s, struct crystal_argv *ou
     crystal_argv_add(out, "--ntasks=%u", r->task_count);
     crystal_argv_add(out, "--ntasks-per-node=%u", r->tasks_per_node);
     crystal_argv_add(out, "--distribution=block");
-    add_nodelist(s, out);
+    add_nodelist(s->nodes, out);
     if (s->with_gres)
         crystal_argv_add(out, "--gres=%s", r->gres_per_node);
     if (s->cpus_per_node && s->cpus_per_node < r->tasks_per_node)

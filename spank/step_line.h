@@ -18,6 +18,9 @@ void crystal_step_coordinator(const struct crystal_steps *s, struct crystal_argv
  * --crystal-stage says. */
 void crystal_step_agent(const struct crystal_steps *s, const char *step,
                         const char *stage, bool with_program, struct crystal_argv *out);
+/* srun ... scrystal agent --stage emulate on each assistant node; where there are some.
+ */
+void crystal_step_assistants(const struct crystal_steps *s, struct crystal_argv *out);
 /* The user's own line with the sandbox's shape as the last word on every option. */
 void crystal_step_program(const struct crystal_steps *s, struct crystal_argv *out);
 /* scrystal COMMAND --job DIR, here. */

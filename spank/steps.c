@@ -29,7 +29,7 @@ enum { START_TIMEOUT_MS = 60000, FINISH_TIMEOUT_MS = 30000 };
 
 /* The running helper steps; 0 = none. */
 struct helpers {
-    pid_t coord, agent;
+    pid_t coord, agent, assist;
 };
 
 static int say(const char *place, const struct crystal_error *err, int code)
@@ -219,6 +219,20 @@ static void remove_marks(const struct crystal_steps *s)
         }
 }
 
+/* Agents meet at the coordinator, so nobody waits for these here. */
+static int start_assistants(const struct crystal_steps *s, struct helpers *helpers)
+{
+    struct crystal_error err = {0};
+    struct crystal_argv line = {0};
+
+    if (!s->request->assistant_count)
+        return 0;
+    crystal_step_assistants(s, &line);
+    return start_helper(s, &line, NULL, &helpers->assist, &err) < 0
+               ? say("assistants", &err, EXIT_STAGE)
+               : 0;
+}
+
 /* Starts one agent per sandbox node and waits for what they tell the tasks. */
 static int start_agents(const struct crystal_steps *s, struct helpers *helpers)
 {
@@ -245,8 +259,8 @@ static int become_program(const struct crystal_steps *s, const struct helpers *h
     struct crystal_argv line = {0};
     char pids[64], self[PATH_MAX];
 
-    snprintf(pids, sizeof pids, "%d,%d,%d", (int)helpers->coord, (int)helpers->agent,
-             (int)s->salloc);
+    snprintf(pids, sizeof pids, "%d,%d,%d,%d", (int)helpers->coord, (int)helpers->agent,
+             (int)helpers->assist, (int)s->salloc);
     crystal_step_program(s, &line);
     if (!crystal_argv_is_ok(&line) || setenv(CRYSTAL_STEPS_ENV, pids, 1) < 0) {
         dprintf(2, "crystal: out of memory\n");
@@ -276,6 +290,8 @@ static int run_stages(const struct crystal_steps *s, struct helpers *helpers)
     if (code == 0 && r->stages & CRYSTAL_STAGE_BIT_PLAN)
         code = run_agent_stage(s, CRYSTAL_STEP_PLAN, r->task_count, helpers->coord);
     if (code == 0 && r->stages & CRYSTAL_STAGE_BIT_EMULATE)
+        code = start_assistants(s, helpers);
+    if (code == 0 && r->stages & CRYSTAL_STAGE_BIT_EMULATE)
         code = start_agents(s, helpers);
     return code;
 }
@@ -286,8 +302,8 @@ static int finish(const char *scrystal, const char *job_dir, struct helpers *hel
     uint64_t deadline_ms = crystal_process_now_ms() + FINISH_TIMEOUT_MS;
     struct crystal_argv line = {0};
     struct crystal_process_spec spec = {.path = scrystal, .argv = &line};
-    pid_t *pids[] = {&helpers->agent, &helpers->coord}, teller = 0;
-    int code, codes[2] = {0, 0};
+    pid_t *pids[] = {&helpers->agent, &helpers->assist, &helpers->coord}, teller = 0;
+    int code, codes[3] = {0, 0, 0};
 
     if (helpers->coord && !crystal_process_wait(helpers->coord, 0, &code)) {
         crystal_step_scrystal(scrystal, "coord", job_dir, &line);
@@ -300,7 +316,7 @@ static int finish(const char *scrystal, const char *job_dir, struct helpers *hel
         helpers->coord = 0;
         deadline_ms = 0; /* nobody tells the agents */
     }
-    for (size_t i = 0; i < 2; i++) {
+    for (size_t i = 0; i < sizeof pids / sizeof pids[0]; i++) {
         uint64_t now_ms = crystal_process_now_ms();
 
         if (*pids[i] &&
@@ -336,8 +352,9 @@ struct crystal_steps_pids crystal_steps_pids_parse(const char *text)
     struct crystal_steps_pids pids = {0};
 
     if (text &&
-        (sscanf(text, "%d,%d,%d", &pids.coord, &pids.agent, &pids.salloc) != 3 ||
-         pids.coord < 0 || pids.agent < 0 || pids.salloc < 0))
+        (sscanf(text, "%d,%d,%d,%d", &pids.coord, &pids.agent, &pids.assist,
+                &pids.salloc) != 4 ||
+         pids.coord < 0 || pids.agent < 0 || pids.assist < 0 || pids.salloc < 0))
         memset(&pids, 0, sizeof pids);
     return pids;
 }
@@ -395,7 +412,8 @@ int crystal_steps_finish(const char *scrystal, const char *job_dir,
                          const struct crystal_steps_pids *pids, time_t start_time,
                          bool *ret_always)
 {
-    struct helpers helpers = {.coord = pids->coord, .agent = pids->agent};
+    struct helpers helpers = {
+        .coord = pids->coord, .agent = pids->agent, .assist = pids->assist};
     char path[PATH_MAX], *found = crystal_ask_scrystal_path(scrystal, NULL);
     struct stat st;
     int code, told;

@@ -15,11 +15,11 @@
 #include <time.h>
 
 /* How the program's srun, the same process after exec, knows its helper steps and the
- * salloc around it: pids "coordinator,agent,salloc". */
+ * salloc around it: pids "coordinator,agent,assistants,salloc". */
 #define CRYSTAL_STEPS_ENV "CRYSTAL_STEPS"
 
 struct crystal_steps_pids {
-    int coord, agent, salloc; /* 0 = there is none */
+    int coord, agent, assist, salloc; /* 0 = there is none */
 };
 /* Reads the value of CRYSTAL_STEPS_ENV; all 0 where it is NULL or malformed. */
 struct crystal_steps_pids crystal_steps_pids_parse(const char *text);
@@ -29,6 +29,7 @@ struct crystal_steps_pids crystal_steps_pids_parse(const char *text);
 #define CRYSTAL_STEP_CAPTURE "capture"
 #define CRYSTAL_STEP_PLAN    "plan"
 #define CRYSTAL_STEP_AGENT   "agent"
+#define CRYSTAL_STEP_ASSIST  "assist"
 #define CRYSTAL_STEP_PROGRAM "emulate"
 
 struct crystal_steps {
@@ -41,6 +42,7 @@ struct crystal_steps {
     const char *job_nodes;  /* all of the job's, with commas; NULL = unknown */
     const char *nodes;      /* those of the sandbox, request->node_count of them; the
                                same */
+    const char *assistants; /* request->assistant_count others; NULL = none */
     pid_t salloc;           /* that we put around this srun; 0 = none */
     uint32_t cpus_per_node; /* least of the allocation; 0 = unknown */
     bool in_container;      /* another plugin may change what tasks see */

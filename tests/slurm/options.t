@@ -68,8 +68,10 @@ for option in ranks-per-node sandbox parallel live iterations payload stages wir
     bad "layout: --crystal-$option: is empty; give a value or leave it out" \
         $n=64 --crystal-live=all "--crystal-$option="
 done
-bad "layout: --crystal-wire=real is not yet supported by srun; use modelled" \
-    $n=64 --crystal-live=all --crystal-wire=real
+bad "layout: --crystal-wire=real: all ranks are in the sandbox, so no virtual rank has messages; leave it out" \
+    $n=8 --crystal-live=all --crystal-wire=real
+bad "layout: --crystal-assistants: '0' is no whole number from 1 to 512" \
+    $n=64 --crystal-live=all --crystal-wire=real --crystal-assistants=0
 bad "layout: --crystal-wire: 'pigeon' is neither modelled nor real" \
     $n=64 --crystal-live=all --crystal-wire=pigeon
 bad "layout: --crystal-assistants: the modelled wire needs none; add --crystal-wire=real" \

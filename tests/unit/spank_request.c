@@ -10,15 +10,16 @@
 #include <errno.h>
 #include <fcntl.h>
 
-static const char good[] = "version=3\nnodes=1\nntasks=8\nntasks_per_node=8\n"
-                           "logical_ranks=64\nlogical_nodes=8\nranks_per_node=8\n"
-                           "sandbox=8-15\nlive=0-7\niterations=3\n"
-                           "job_dir=/tmp/a%20b%25\njob_name=x\nstages=capture,emulate\n"
-                           "gres_per_node=\nstore_port=0\nsomething_new=1\nlog=debug\n"
-                           "allocation=--partition=gpu\n"
-                           "allocation=--comment=two%20words\n"
-                           "notice=one\nnotice=two%0Alines\nslurm_env=physical\n"
-                           "wrapper=nice\nwrapper=-n 5\nargument=--x=1\n";
+static const char good[] =
+    "version=4\nnodes=1\nassistants=2\nntasks=8\nntasks_per_node=8\n"
+    "logical_ranks=64\nlogical_nodes=8\nranks_per_node=8\n"
+    "sandbox=8-15\nlive=0-7\niterations=3\n"
+    "job_dir=/tmp/a%20b%25\njob_name=x\nstages=capture,emulate\n"
+    "gres_per_node=\nstore_port=0\nsomething_new=1\nlog=debug\n"
+    "allocation=--partition=gpu\n"
+    "allocation=--comment=two%20words\n"
+    "notice=one\nnotice=two%0Alines\nslurm_env=physical\n"
+    "wrapper=nice\nwrapper=-n 5\nargument=--x=1\n";
 
 static void answer(void)
 {
@@ -28,6 +29,7 @@ static void answer(void)
     CHECK_EQ(crystal_request_parse(good, &r, &err), 0);
     CHECK_STR(crystal_error_text(&err), "unknown error");
     CHECK_EQ(r.node_count, 1);
+    CHECK_EQ(r.assistant_count, 2);
     CHECK_EQ(r.task_count, 8);
     CHECK_EQ(r.tasks_per_node, 8);
     CHECK_EQ(r.logical_rank_count, 64);
@@ -71,7 +73,7 @@ static int parse_changed(const char *key, const char *line, struct crystal_error
 static void bad_answers(void)
 {
     static const char *const cases[][3] = {
-        {"\nversion=", "\nversion=2", "version 2"}, /* the form before this */
+        {"\nversion=", "\nversion=3", "version 3"}, /* the form before this */
         {"\nversion=", "\nversion=", "'version'"},
         {"\nversion=", "\n", "version 0"},
         {"\nnodes=", "\nnodes=0", "incomplete"},
