@@ -15,6 +15,7 @@
 #include <limits.h>
 #include <signal.h>
 #include <stdarg.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <time.h>
 
@@ -48,6 +49,8 @@ static inline pid_t start(const char *format, ...)
     if (pid == 0) {
         int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC, 0600);
 
+        /* a test that is ended ends its loops */
+        (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
         (void)dup2(fd, 1);
         (void)dup2(fd, 2);
         (void)execl("/bin/sh", "sh", "-c", line, (char *)NULL);
