@@ -163,7 +163,7 @@ static int receive_done(struct virtual_end *v, struct crystal_net_request *r,
     uint64_t link_free_ns = v->link_free_ns, now_ns, without_ns, due_ns;
 
     if (v->wire.assist) {
-        int code = crystal_virtual_ask(v, r, arrive_ns, bytes, err);
+        int code = crystal_virtual_ask(v, r, arrive_ns, free_ns, bytes, err);
 
         return code ? code : 1;
     }

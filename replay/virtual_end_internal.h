@@ -76,9 +76,11 @@ struct crystal_pats *crystal_virtual_pats(struct crystal_net_comm *comm,
                                           struct crystal_error *err);
 void crystal_virtual_close(struct crystal_net_end *end); /* frees the end */
 /* Receiver, on the real wire: the message could be here at arrive_ns on the modelled
- * one; its bytes are asked for. The request is the end's oldest. */
+ * one, at free_ns had all virtual ranks come long ago; its bytes are asked for. The
+ * request is the end's oldest. */
 int crystal_virtual_ask(struct virtual_end *v, struct crystal_net_request *r,
-                        uint64_t arrive_ns, uint64_t bytes, struct crystal_error *err);
+                        uint64_t arrive_ns, uint64_t free_ns, uint64_t bytes,
+                        struct crystal_error *err);
 /* Completes requests whose bytes are here. */
 int crystal_virtual_asked(struct virtual_end *v, struct crystal_error *err);
 /* Sender: moves bytes to the assistant. 1: the oldest request has been taken, its

@@ -12,17 +12,23 @@
 
 /* --- receiving --- */
 
+/* When a message begins its last hop that could be here at arrive_ns. */
+static uint64_t begin_of(uint64_t arrive_ns, uint64_t hop_ns, uint64_t posted_ns)
+{
+    return arrive_ns > posted_ns + hop_ns ? arrive_ns - hop_ns : posted_ns;
+}
+
 int crystal_virtual_ask(struct virtual_end *v, struct crystal_net_request *r,
-                        uint64_t arrive_ns, uint64_t bytes, struct crystal_error *err)
+                        uint64_t arrive_ns, uint64_t free_ns, uint64_t bytes,
+                        struct crystal_error *err)
 {
     const struct crystal_wire *wire = &v->base.comm->module->wire;
     const uint64_t hop_ns = crystal_vt_hop_ns(wire, bytes);
-    uint64_t begin_ns = arrive_ns > hop_ns ? arrive_ns - hop_ns : 0;
+    const uint64_t begin_ns = begin_of(arrive_ns, hop_ns, r->posted_ns);
+    const uint64_t without_ns = begin_of(free_ns, hop_ns, r->posted_ns);
 
-    if (begin_ns > r->posted_ns)
-        crystal_operation_waited(r->id.operation, r->posted_ns, begin_ns);
-    else
-        begin_ns = r->posted_ns;
+    if (begin_ns > without_ns)
+        crystal_operation_waited(r->id.operation, without_ns, begin_ns);
     r->got = bytes;
     crystal_net_queue_pop(&v->base, 0);
     r->state = CRYSTAL_REQUEST_BUSY;
