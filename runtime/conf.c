@@ -30,6 +30,7 @@ enum type {
     TYPE_FLAG,
     TYPE_FILE,
     TYPE_PCI,
+    TYPE_PLACE,  /* same, het is not yet */
     TYPE_NOT_YET /* must be empty */
 };
 
@@ -50,6 +51,7 @@ static const char *const type_names[] = {"yes or no",
                                          "yes or no",
                                          "file",
                                          "list of PCI addresses",
+                                         "same",
                                          "not yet"};
 
 /* An empty default leaves a number 0: there is no limit, nothing is asked for.
@@ -120,12 +122,13 @@ static const struct key {
     {"log", TYPE_LEVEL, FIELD(log), "warning",
      "what job steps tell at least: error, warning, info, debug or trace; CRYSTAL_LOG "
      "wins"},
-    {"assistants.place", TYPE_NOT_YET, 0, "",
-     "how assistant nodes are asked for, het or same; not yet, must be empty"},
+    {"assistants.place", TYPE_PLACE, 0, "same",
+     "how assistant nodes are asked for: same, as nodes like the sandbox's; het, as a "
+     "job component without GPUs, is not yet"},
     {"assistants.partition", TYPE_NOT_YET, 0, "",
      "the partition that assistant nodes come from; not yet, must be empty"},
-    {"assistants.max", TYPE_NOT_YET, 0, "",
-     "the most assistant nodes of one job; not yet, must be empty"},
+    {"assistants.max", TYPE_COUNT, FIELD(assistants_max), "",
+     "the most assistant nodes that one job may have; empty: no limit"},
     {"request.partition", TYPE_TEXT, FIELD(partition), "",
      "partition of emulated jobs whose command line names none"},
     {"request.qos", TYPE_TEXT, FIELD(qos), "", "the same for --qos"},
@@ -290,6 +293,10 @@ static int set_value(struct crystal_conf *conf, const struct key *key, const cha
     case TYPE_FILE:
     case TYPE_TEXT:
         return set_text(field, text);
+    case TYPE_PLACE:
+        return strcmp(text, "same") == 0  ? 0
+               : strcmp(text, "het") == 0 ? -ENOTSUP
+                                          : -EINVAL;
     case TYPE_NOT_YET:
         return -ENOTSUP;
     }
@@ -363,8 +370,8 @@ static int apply(struct crystal_conf *conf, const struct crystal_yaml_item *item
         }
     if (code == -ENOTSUP)
         return crystal_error_set(err, ENOTSUP,
-                                 "%s:%u:%u: %s: there are no assistant nodes yet; "
-                                 "leave it empty",
+                                 "%s:%u:%u: %s: assistant nodes are not yet a job "
+                                 "component of their own; leave it out",
                                  path, item->line, item->column, item->key);
     if (code == -ENOENT)
         return crystal_error_set(err, EINVAL,

@@ -91,6 +91,13 @@ int crystal_permit(const struct crystal_conf *conf,
                                  "sandbox_nodes lets a job have %" PRIi64
                                  "; name fewer ranks",
                                  nodes, conf->sandbox_nodes_max);
+    if (conf->assistants_max && layout->assistant_count > conf->assistants_max)
+        return crystal_error_set(
+            err, EINVAL,
+            "--crystal-wire=real: %u assistant nodes are more than "
+            "the %" PRIi64 " of assistants.max; ask for fewer with "
+            "--crystal-assistants",
+            layout->assistant_count, conf->assistants_max);
     return check_asker(conf, asker, err);
 }
 

@@ -11,12 +11,15 @@
 
 static struct crystal_error err;
 
-/* The answer of a file with this text, for 64 ranks with two sandbox nodes of 8. */
+/* The answer of a file with this text, for 64 ranks with two sandbox nodes of 8 and
+ * three assistants. */
 static int ask(const char *text, const char *account, const char *partition)
 {
     const struct crystal_permit_asker asker = {account, partition};
-    struct crystal_layout layout = {
-        .lrank_count = 64, .ranks_per_node = 8, .sandbox_count = 16};
+    struct crystal_layout layout = {.lrank_count = 64,
+                                    .ranks_per_node = 8,
+                                    .sandbox_count = 16,
+                                    .assistant_count = 3};
     char path[] = "/tmp/crystal-check-XXXXXX";
     struct crystal_conf conf;
     int fd = mkstemp(path), code;
@@ -61,6 +64,10 @@ static void how_much(void)
     CHECK_EQ(ask("limits: {sandbox_nodes: 1}\n", NULL, NULL), -EINVAL);
     CHECK_HAS(crystal_error_text(&err),
               "needs 2 nodes, limits.sandbox_nodes lets a job have 1");
+    CHECK_EQ(ask("assistants: {max: 3}\n", NULL, NULL), 0);
+    CHECK_EQ(ask("assistants: {max: 2}\n", NULL, NULL), -EINVAL);
+    CHECK_HAS(crystal_error_text(&err),
+              "3 assistant nodes are more than the 2 of assistants.max");
 }
 
 static void bytes(void)
