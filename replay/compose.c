@@ -89,17 +89,29 @@ static int open_parents(struct compose *c, struct crystal_error *err)
     return 0;
 }
 
+/* When the program went on from a mark: DONE records, which other threads append, may
+ * stand there and tell of before. */
+static uint64_t mark_ns(const struct crystal_trace *t, uint64_t mark)
+{
+    uint64_t i = mark;
+
+    while (i < t->op_count && !crystal_program_is_instr(&t->ops[i]) &&
+           t->ops[i].kind != CRYSTAL_OP_END)
+        i++;
+    while (i == t->op_count || t->ops[i].kind == CRYSTAL_OP_DONE)
+        i--; /* a trace begins with another record */
+    return t->ops[i].t_ns;
+}
+
 /* Mean time from one iteration's beginning to the next one's. The last mark is an end,
  * counted where there is no other. */
 static double iteration_ns(const struct crystal_trace *t, const uint64_t *marks,
                            uint32_t mark_count)
 {
     uint32_t count = mark_count > 2 ? mark_count - 2 : 1;
-    uint64_t end = marks[count];
+    uint64_t begin_ns = mark_ns(t, marks[0]), end_ns = mark_ns(t, marks[count]);
 
-    if (end == t->op_count)
-        end--;
-    return (double)(t->ops[end].t_ns - t->ops[marks[0]].t_ns) / count;
+    return end_ns > begin_ns ? (double)(end_ns - begin_ns) / count : 0;
 }
 
 /* What the rank's net plugin saw of its calls. */

@@ -8,6 +8,7 @@
 
 #include "replay/compose_internal.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -104,11 +105,33 @@ static int slices_ns(struct compose *c, uint64_t late_ns, uint8_t *is_outside,
     return code;
 }
 
+/* What a trial has shown; the iteration grows with lateness nearly in a straight line.
+ */
+struct trial {
+    double late_ns, off_ns; /* how much the iteration is too long with so much */
+};
+
+/* The next lateness to try, by the line through the last two; negative: none. A wait
+ * that is late by a whole iteration explains nothing. */
+static double next_late(const struct trial *last, const struct trial *before,
+                        double waits, double most_ns)
+{
+    double slope =
+        before ? (last->off_ns - before->off_ns) / (last->late_ns - before->late_ns)
+               : waits;
+    double late_ns = slope > 0 ? last->late_ns - last->off_ns / slope : -1;
+
+    if (late_ns > most_ns)
+        late_ns = last->late_ns < most_ns ? most_ns : -1;
+    return late_ns;
+}
+
 int cp_late_find(struct compose *c, uint64_t *ret_ns, struct crystal_error *err)
 {
     const double real_ns = measured_ns(c), waits = wait_count(c);
-    double late_ns = 0, last_late_ns = 0, last_ns = 0, mean_ns = 0;
+    struct trial trials[TRIALS], *best = trials;
     uint8_t *is_outside;
+    double late_ns = 0;
     int code = 0;
 
     *ret_ns = 0;
@@ -119,22 +142,21 @@ int cp_late_find(struct compose *c, uint64_t *ret_ns, struct crystal_error *err)
         return cp_no_memory(err);
     for (uint32_t i = 0; i < c->rep_count; i++)
         groups_join(c->programs[i], c->waited[i]);
-    /* the iteration grows with lateness nearly in a straight line */
-    for (int trial = 0; trial < TRIALS; trial++) {
-        double slope;
+    for (int i = 0; i < TRIALS && late_ns >= 0; i++) {
+        double mean_ns;
 
         code = slices_ns(c, (uint64_t)(late_ns + 0.5), is_outside, &mean_ns, err);
-        if (code || (mean_ns > real_ns * (1 - NEAR) && mean_ns < real_ns * (1 + NEAR)))
+        if (code)
             break;
-        slope = trial ? (mean_ns - last_ns) / (late_ns - last_late_ns) : waits;
-        last_late_ns = late_ns;
-        last_ns = mean_ns;
-        late_ns = slope > 0 ? late_ns + (real_ns - mean_ns) / slope : 0;
-        if (!(late_ns > 0)) /* it took no longer, or does not depend on waits */
-            break;
+        trials[i] = (struct trial){late_ns, mean_ns - real_ns};
+        if (fabs(trials[i].off_ns) < fabs(best->off_ns))
+            best = &trials[i];
+        if (fabs(trials[i].off_ns) < NEAR * real_ns || trials[0].off_ns > 0)
+            break; /* near enough, or it took no longer */
+        late_ns = next_late(&trials[i], i ? &trials[i - 1] : NULL, waits, real_ns);
     }
     free(is_outside);
-    if (!code && late_ns > 0)
-        *ret_ns = (uint64_t)(late_ns + 0.5);
+    if (!code)
+        *ret_ns = (uint64_t)(best->late_ns + 0.5);
     return code;
 }

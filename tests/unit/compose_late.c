@@ -22,29 +22,48 @@
 
 enum { TP, DP, REDUCES };
 
+/* When ends are told: one of the first all-reduces may be told behind its iteration. */
+enum told { IN_TIME, BEHIND_HINT };
+
 /* Ranks 0 and 1 of tp=2,dp=2, whose tp row always arrives together. took_ns: of both
  * all-reduces. */
-static void rank(struct job *j, const char *folder, uint32_t lrank,
-                 const uint64_t took_ns[REDUCES])
+static void rank_told(struct job *j, const char *folder, uint32_t lrank,
+                      const uint64_t took_ns[REDUCES], enum told told)
 {
+    uint64_t late = 0, late_ns = 0;
+
     job_rank(j, folder, lrank);
     job_comm(j, "tp", lrank, 2);
     job_comm(j, lrank ? "dp1" : "dp0", 0, 2);
     job_synchronise(j);
     for (uint64_t i = 0; i < ROUNDS; i++) {
         job_hint(j, i);
+        if (late)
+            job_done(j, late, late_ns, late_ns + took_ns[TP]);
+        late = 0;
         for (uint16_t k = 0; k < REDUCES; k++) {
             uint64_t record;
 
             j->now_ns += k == TP ? FIRST_NS : SECOND_NS;
             record = crystal_trace_count(j->trace);
             job_coll(j, CRYSTAL_FUNC_ALLREDUCE, k, FLOATS);
-            job_done(j, record, j->now_ns, j->now_ns + took_ns[k]);
+            if (k == TP && i == ROUNDS - 2 && told == BEHIND_HINT) {
+                late = record;
+                late_ns = j->now_ns;
+            } else {
+                job_done(j, record, j->now_ns, j->now_ns + took_ns[k]);
+            }
             job_sync(j, k, took_ns[k]);
         }
     }
     job_hint(j, ROUNDS);
     job_rank_end(j);
+}
+
+static void rank(struct job *j, const char *folder, uint32_t lrank,
+                 const uint64_t took_ns[REDUCES])
+{
+    rank_told(j, folder, lrank, took_ns, IN_TIME);
 }
 
 static void capture(struct job *j)
@@ -129,6 +148,22 @@ static void finds_how_late_ranks_go_on(void)
     CHECK_EQ(crystal_profile_head(p)->overhead_ns, 1500);
     CHECK_EQ(crystal_profile_head(p)->overhead_origin, CRYSTAL_ORIGIN_MEASURED);
     CHECK_EQ(all_gaps(p, 0), FIRST_NS + SECOND_NS);
+    crystal_profile_close(p);
+    job_end(&j);
+}
+
+/* What another thread tells of an operation stands where the next iteration begins. */
+static void an_end_may_be_told_late(void)
+{
+    static const uint64_t took_ns[REDUCES] = {ALONE_NS + 3000, ALONE_NS + 11000};
+    struct crystal_profile *p;
+    struct job j;
+
+    capture(&j);
+    rank_told(&j, "plan", 0, took_ns, IN_TIME);
+    rank_told(&j, "plan", 1, took_ns, BEHIND_HINT);
+    p = composed(&j, 1);
+    check_composed(p, LATE_NS);
     crystal_profile_close(p);
     job_end(&j);
 }
@@ -338,6 +373,7 @@ int main(void)
 {
     check_begin();
     CHECK_RUN(finds_how_late_ranks_go_on);
+    CHECK_RUN(an_end_may_be_told_late);
     CHECK_RUN(waiting_for_virtual_ranks_is_not_theirs);
     CHECK_RUN(waiting_of_a_group_counts_once);
     CHECK_RUN(a_slow_sandbox_rank_is_seen);
