@@ -24,7 +24,7 @@
 #include <stdint.h>
 #include <sys/uio.h>
 
-#define CRYSTAL_MESSAGE_MAGIC    "CRM2"
+#define CRYSTAL_MESSAGE_MAGIC "CRM2"
 /* 64 KiB less than the field can say. */
 #define CRYSTAL_MESSAGE_BODY_MAX 0xffff0000U
 #define CRYSTAL_TOKEN_BYTES      32
