@@ -7,6 +7,7 @@
 #include "config.h"
 
 #include "capture/entry.h"
+#include "capture/pass.h"
 #include "capture/recorder.h"
 
 #include "runtime/env.h"
@@ -52,22 +53,37 @@ __attribute__((destructor)) static void entry_end(void)
 
 #define EXPORT __attribute__((visibility("default")))
 
-#define ENTRY(type, full_name, name, proto, args)                  \
-    EXPORT type full_name proto;                                   \
-    EXPORT type full_name proto                                    \
-    {                                                              \
-        entry_call_site = (uintptr_t)__builtin_return_address(0);  \
-        return is_passing() ? pass_##name args : park_##name args; \
+/* A library that is called through us calls its own functions by name, too, as NCCL's
+ * ncclBcast does ncclBroadcast; that comes back to us and is no call of the program's.
+ */
+static _Thread_local int is_inside;
+
+#define ENTRY(type, full_name, name, proto, args, below)              \
+    EXPORT type full_name proto;                                      \
+    EXPORT type full_name proto                                       \
+    {                                                                 \
+        type returned;                                                \
+                                                                      \
+        if (!is_passing()) {                                          \
+            entry_call_site = (uintptr_t)__builtin_return_address(0); \
+            return park_##name args;                                  \
+        }                                                             \
+        if (is_inside)                                                \
+            return below args;                                        \
+        is_inside = 1;                                                \
+        returned = pass_##name args;                                  \
+        is_inside = 0;                                                \
+        return returned;                                              \
     }
 
-#define NCCL_API(type, name, proto, args)      \
-    ENTRY(type, nccl##name, name, proto, args) \
-    ENTRY(type, pnccl##name, name, proto, args)
+#define NCCL_API(type, name, proto, args)                      \
+    ENTRY(type, nccl##name, name, proto, args, pass.nccl.name) \
+    ENTRY(type, pnccl##name, name, proto, args, pass.nccl.name)
 #include "runtime/nccl_api.def"
 #undef NCCL_API
 
 #define STREAM_API(type, name, proto, args) \
-    ENTRY(type, crystal_##name, name, proto, args)
+    ENTRY(type, crystal_##name, name, proto, args, pass.host.name)
 #include "capture/stream_api.def"
 #undef STREAM_API
 

@@ -116,10 +116,13 @@ QUIET(RedOpCreatePreMulSum, (ncclRedOp_t * op, void *scalar, ncclDataType_t data
 QUIET(RedOpDestroy, (ncclRedOp_t op, ncclComm_t comm))
 WORKS(Reduce, (const void *send, void *recv, size_t count, ncclDataType_t datatype,
                ncclRedOp_t op, int root, ncclComm_t comm, ncclStream_t stream))
-WORKS(Bcast, (void *buffer, size_t count, ncclDataType_t datatype, int root,
-              ncclComm_t comm, ncclStream_t stream))
 WORKS(Broadcast, (const void *send, void *recv, size_t count, ncclDataType_t datatype,
                   int root, ncclComm_t comm, ncclStream_t stream))
+/* by name, so that it goes to whoever stands before this library, as in NCCL */
+RETURNS(Bcast,
+        (void *buffer, size_t count, ncclDataType_t datatype, int root, ncclComm_t comm,
+         ncclStream_t stream),
+        ncclBroadcast(buffer, buffer, count, datatype, root, comm, stream))
 WORKS(AllReduce, (const void *send, void *recv, size_t count, ncclDataType_t datatype,
                   ncclRedOp_t op, ncclComm_t comm, ncclStream_t stream))
 WORKS(ReduceScatter,

@@ -342,6 +342,7 @@ static void timed(void)
         OK(Send(x, COUNT, ncclFloat32, rank, world.comm, wire));
         OK(Recv(x, COUNT, ncclFloat32, rank, world.comm, wire));
         OK(GroupEnd());
+        OK(Bcast(x, COUNT, ncclFloat32, 0, world.comm, wire));
         follow(compute, wire);
         CUDA(stream_synchronize(compute));
     }

@@ -27,6 +27,7 @@ recorded "$recorder:$work/libnccl.so.2" timed
 is "the program ends well" "$? $(cat "$work/out")" "0 rank 0: timed"
 "$CRYSTAL_BUILDDIR/scrystal" show "$work/0.trace" >"$work/shown" 2>&1
 is "calls" "$(grep -cE ' (allreduce|send|recv) ' "$work/shown")" 9
+is "what NCCL calls by itself is no call" "$(grep -c ' broadcast ' "$work/shown")" 3
 # Behind 5 ms of computation that began after the host's last wait, and the all-reduce; 2
 # ms long, a group's messages together.
 is "an operation begins when its stream comes to it" "$(awk '
