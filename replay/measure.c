@@ -27,13 +27,6 @@ static bool is_anchor(uint8_t kind)
            kind == CRYSTAL_OP_HINT;
 }
 
-static uint64_t end_of(const struct crystal_op *op)
-{
-    bool blocks = op->kind == CRYSTAL_OP_WAIT || op->kind == CRYSTAL_OP_SYNC;
-
-    return blocks && op->value > op->t_ns ? op->value : op->t_ns;
-}
-
 /* One instruction of the trace. */
 struct step {
     const struct crystal_op *op;
@@ -49,7 +42,7 @@ static uint32_t steps_of(const struct crystal_op *ops, uint64_t begin, uint64_t 
 
     for (uint64_t i = begin; i-- > 0;)
         if (crystal_program_is_instr(&ops[i]) || ops[i].kind == CRYSTAL_OP_START) {
-            last_ns = end_of(&ops[i]);
+            last_ns = crystal_op_end_ns(&ops[i]);
             break;
         }
     for (uint64_t i = begin; i < end; i++) {
@@ -58,8 +51,8 @@ static uint32_t steps_of(const struct crystal_op *ops, uint64_t begin, uint64_t 
         steps[count].op = &ops[i];
         steps[count].gap_ns = ops[i].t_ns > last_ns ? ops[i].t_ns - last_ns : 0;
         count++;
-        if (end_of(&ops[i]) > last_ns)
-            last_ns = end_of(&ops[i]);
+        if (crystal_op_end_ns(&ops[i]) > last_ns)
+            last_ns = crystal_op_end_ns(&ops[i]);
     }
     return count;
 }

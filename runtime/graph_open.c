@@ -14,9 +14,6 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-/* A longer one than a day is a broken file, and must not overflow sums. */
-#define KERNEL_NS_MAX UINT64_C(86400000000000)
-
 static int bad(struct crystal_error *err, const char *what)
 {
     return crystal_error_set(err, EINVAL, "%s; run 'scrystal graph' again", what);
@@ -193,7 +190,7 @@ static int check_ops(const struct crystal_graph *g, const struct crystal_graph_r
 
         if (op->kind == CRYSTAL_OP_KERNEL &&
             (g->view.head->version == CRYSTAL_GRAPH_VERSION ||
-             op->aux > g->head->name_bytes || op->value > KERNEL_NS_MAX))
+             op->aux > g->head->name_bytes || op->value > CRYSTAL_OP_NS_MAX))
             return bad(err, "a kernel has a value out of range");
         if (op->kind == CRYSTAL_OP_DONE && op->peer >= rep->op_count)
             return bad(err, "an operation's end names no operation");

@@ -91,6 +91,18 @@ struct crystal_op_ext {
     uint8_t data[31];
 };
 
+/* A day: no work and no pause of a record is longer; what exceeds it is a broken file,
+ * and must not overflow sums. */
+#define CRYSTAL_OP_NS_MAX UINT64_C(86400000000000)
+
+/* When the host went on behind a record: where it has waited, when that returned. */
+static inline uint64_t crystal_op_end_ns(const struct crystal_op *op)
+{
+    const int blocks = op->kind == CRYSTAL_OP_WAIT || op->kind == CRYSTAL_OP_SYNC;
+
+    return blocks && op->value > op->t_ns ? op->value : op->t_ns;
+}
+
 #define CRYSTAL_OP_FLAG_IN_PLACE 0x01
 #define CRYSTAL_OP_FLAG_BARRIER  0x02 /* contents do not matter (hint of the caller) */
 

@@ -87,9 +87,8 @@ static int check(struct crystal_profile *p, const char *path, struct crystal_err
             p->reps[i].lrank >= h->lrank_count ||
             p->reps[i].origin > CRYSTAL_ORIGIN_MODELLED)
             goto bad;
-    /* a longer pause than a day is a broken file, and must not overflow sums */
     for (uint64_t i = 0; i < h->op_count; i++)
-        if (p->ops[i].gap_ns > UINT64_C(86400000000000))
+        if (p->ops[i].gap_ns > CRYSTAL_OP_NS_MAX)
             goto bad;
     return 0;
 bad:

@@ -8,9 +8,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A day, as job.graph takes it; sums stay within it. */
-#define WORK_NS_MAX UINT64_C(86400000000000)
-
 struct work {
     uint64_t record;
     uint64_t ns;
@@ -28,7 +25,7 @@ static int by_place(const void *a, const void *b)
 
 static uint64_t add(uint64_t a, uint64_t b)
 {
-    return a + b < WORK_NS_MAX ? a + b : WORK_NS_MAX;
+    return a + b < CRYSTAL_OP_NS_MAX ? a + b : CRYSTAL_OP_NS_MAX;
 }
 
 /* Takes the WORK records together, sorted; *ret is the caller's. */
@@ -46,7 +43,7 @@ static int gather(const struct crystal_trace *t, struct work **ret, uint64_t *re
         if (op->kind != CRYSTAL_OP_WORK)
             continue;
         if (op->peer >= i || op->func >= CRYSTAL_WORK_COUNT ||
-            op->value > WORK_NS_MAX) {
+            op->value > CRYSTAL_OP_NS_MAX) {
             free(all);
             return crystal_error_set(err, EINVAL,
                                      "record %llu: work has a value out of range",
@@ -64,13 +61,6 @@ static int gather(const struct crystal_trace *t, struct work **ret, uint64_t *re
     *ret = all;
     *ret_count = kept;
     return 0;
-}
-
-static uint64_t end_of(const struct crystal_op *op)
-{
-    bool blocks = op->kind == CRYSTAL_OP_WAIT || op->kind == CRYSTAL_OP_SYNC;
-
-    return blocks && op->value > op->t_ns ? op->value : op->t_ns;
 }
 
 /* Belongs to the record before it. */
@@ -110,8 +100,9 @@ static uint64_t put(const struct crystal_trace *t, const struct work *works,
         }
         place[i] = count;
         to[count++] = *op;
-        if (!is_attached(op) && op->kind != CRYSTAL_OP_DONE && end_of(op) > now_ns)
-            now_ns = end_of(op);
+        if (!is_attached(op) && op->kind != CRYSTAL_OP_DONE &&
+            crystal_op_end_ns(op) > now_ns)
+            now_ns = crystal_op_end_ns(op);
     }
     return count; /* behind the last record is nothing: END is there, or it was cut */
 }
