@@ -221,20 +221,6 @@ static void left(const struct report *r, FILE *out)
     }
 }
 
-/* Whether the capture has seen work of a GPU. */
-static int has_device(const struct report *r)
-{
-    for (uint32_t rep = 0; rep < crystal_graph_rep_count(r->graph); rep++) {
-        uint64_t count;
-        const struct crystal_op *ops = crystal_graph_ops(r->graph, rep, &count);
-
-        for (uint64_t i = 0; i < count; i++)
-            if (ops[i].kind == CRYSTAL_OP_KERNEL)
-                return 1;
-    }
-    return 0;
-}
-
 static void deviations(const struct report *r, FILE *out)
 {
     char bytes[16];
@@ -274,7 +260,7 @@ static void deviations(const struct report *r, FILE *out)
                 "computation times are\n  from the capture, where ranks shared the "
                 "machine (modelled).\n",
                 r->modelled_reps, crystal_graph_rep_count(r->graph));
-    if (has_device(r))
+    if (crystal_graph_is_measured(r->graph))
         fprintf(out,
                 "- Algorithms, protocols and channels are what NCCL chose for the "
                 "NICs and the GPU that\n  it was shown (nic, gpu in crystal.yaml).\n");

@@ -55,6 +55,9 @@ const struct crystal_op *crystal_graph_ops(const struct crystal_graph *g, uint32
 const uint64_t *crystal_graph_marks(const struct crystal_graph *g, uint32_t rep,
                                     uint32_t *ret_count);
 
+/* Whether this is a capture that saw a device: its KERNEL records were measured. */
+int crystal_graph_is_measured(const struct crystal_graph *g);
+
 /* The name of a KERNEL record, or NULL; borrowed. */
 const char *crystal_graph_label(const struct crystal_graph *g,
                                 const struct crystal_op *op);

@@ -3,7 +3,6 @@
 
 #include "runtime/graph_diff.h"
 
-#include "runtime/graph_internal.h"
 #include "runtime/nccl_names.h"
 
 #include <errno.h>
@@ -55,12 +54,6 @@ static bool is_same_op(const struct crystal_op *a, const struct crystal_op *b)
            a->stream == b->stream;
 }
 
-/* Were its kernels measured? Such never last as long twice. */
-static bool is_measured(const struct crystal_graph *g)
-{
-    return g->view.head->version == CRYSTAL_GRAPH_VERSION_DEVICE;
-}
-
 /* Prints the first difference between two lists; true where there is one. */
 static bool lists_differ(FILE *out, const struct crystal_graph *a, uint32_t rep_a,
                          const struct crystal_graph *b, uint32_t rep_b)
@@ -68,7 +61,8 @@ static bool lists_differ(FILE *out, const struct crystal_graph *a, uint32_t rep_
     uint64_t count_a, count_b, at_a = 0, at_b = 0, nth = 0;
     const struct crystal_op *ops_a = crystal_graph_ops(a, rep_a, &count_a);
     const struct crystal_op *ops_b = crystal_graph_ops(b, rep_b, &count_b);
-    bool with_kernels = !is_measured(a) && !is_measured(b);
+    /* measured ones never last as long twice */
+    bool with_kernels = !crystal_graph_is_measured(a) && !crystal_graph_is_measured(b);
 
     for (;; nth++, at_a++, at_b++) {
         const struct crystal_op *x = next_op(ops_a, count_a, with_kernels, &at_a);
