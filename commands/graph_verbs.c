@@ -6,6 +6,7 @@
 #include "commands/commands.h"
 #include "commands/show.h"
 
+#include "runtime/graph.h"
 #include "runtime/graph_diff.h"
 #include "runtime/log.h"
 
@@ -38,7 +39,7 @@ static struct crystal_graph *graph_open(const char *path)
 
 int crystal_graph_verb_may_write(const char *path, struct crystal_error *err)
 {
-    static const char magic[] = "CRYGRAPH"; /* runtime/graph_file.h */
+    static const char magic[] = CRYSTAL_GRAPH_MAGIC;
     char begin[sizeof magic - 1];
     size_t count;
     struct stat st;
@@ -55,8 +56,7 @@ int crystal_graph_verb_may_write(const char *path, struct crystal_error *err)
         return 0;
     return crystal_error_set(
         err, EEXIST,
-        "%s: is there and is no graph; name the graph to write, or "
-        "remove this file",
+        "%s: is there and is no graph; name the graph to write, or remove this file",
         path);
 }
 

@@ -4,9 +4,11 @@
 #include "commands/layout_stages.h"
 
 #include "runtime/filehead.h"
+#include "runtime/graph.h"
 #include "runtime/graph_build.h"
 #include "runtime/infile.h"
 #include "runtime/payload.h"
+#include "runtime/profile.h"
 #include "runtime/trace.h"
 
 #include <errno.h>
@@ -61,10 +63,10 @@ static int plan_is_current(const char *dir, const struct crystal_layout *l)
     int same;
 
     (void)snprintf(path, sizeof path, "%s/job.graph", dir);
-    if (!finished(path, "CRYGRAPH", l, &graph))
+    if (!finished(path, CRYSTAL_GRAPH_MAGIC, l, &graph))
         return 0;
     (void)snprintf(path, sizeof path, "%s/job.profile", dir);
-    if (!finished(path, "CRYPROFL", l, &profile) ||
+    if (!finished(path, CRYSTAL_PROFILE_MAGIC, l, &profile) ||
         crystal_graph_check_traces(dir, l->live, l->live_count, graph.parent_hash,
                                    NULL))
         return 0;
