@@ -85,6 +85,9 @@ void stage_env_fini(struct stage_env *env);
 void stage_env_common(struct stage *stage);
 /* Each of these ranks gets its part of limits.pinned_bytes. */
 void stage_env_pinned(struct stage *stage, uint32_t rank_count);
+/* Of these names and values, those that the environment does not have already. */
+void stage_env_defaults(struct stage_env *env, const char *const (*settings)[2],
+                        size_t count);
 /* Whether this node has NVIDIA's driver, so that programs may use a GPU. */
 int stage_has_device(void);
 /* Lets library, libcrystal-nccl.so, stand before the NCCL and the CUDA runtime of

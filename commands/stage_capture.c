@@ -57,9 +57,7 @@ static void env_watchdogs(struct stage *stage)
                                                {"TORCH_NCCL_ASYNC_ERROR_HANDLING", "0"},
                                                {"TORCH_NCCL_DUMP_ON_TIMEOUT", "0"}};
 
-    for (size_t i = 0; i < sizeof watchdogs / sizeof watchdogs[0]; i++)
-        if (!getenv(watchdogs[i][0]))
-            stage_env_add(&stage->env, "%s=%s", watchdogs[i][0], watchdogs[i][1]);
+    stage_env_defaults(&stage->env, watchdogs, sizeof watchdogs / sizeof watchdogs[0]);
 }
 
 static int prepare(struct stage *stage, const struct crystal_share *own,

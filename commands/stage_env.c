@@ -35,6 +35,14 @@ void stage_env_add(struct stage_env *env, const char *format, ...)
     env->entries[env->count] = NULL;
 }
 
+void stage_env_defaults(struct stage_env *env, const char *const (*settings)[2],
+                        size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        if (!getenv(settings[i][0]))
+            stage_env_add(env, "%s=%s", settings[i][0], settings[i][1]);
+}
+
 void stage_env_fini(struct stage_env *env)
 {
     for (size_t i = 0; i < env->count; i++)

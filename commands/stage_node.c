@@ -13,7 +13,6 @@
 #include "runtime/log.h"
 
 #include <errno.h>
-#include <stdlib.h>
 #include <unistd.h>
 
 int stage_check_graph(const struct stage *stage, struct crystal_error *err)
@@ -73,9 +72,7 @@ static void env_absent(struct stage *stage)
                                               {"NCCL_UID_STAGGER_THRESHOLD", "1000000"},
                                               {"NCCL_GRAPH_REGISTER", "0"}};
 
-    for (size_t i = 0; i < sizeof settings / sizeof settings[0]; i++)
-        if (!getenv(settings[i][0]))
-            stage_env_add(&stage->env, "%s=%s", settings[i][0], settings[i][1]);
+    stage_env_defaults(&stage->env, settings, sizeof settings / sizeof settings[0]);
 }
 
 int stage_node_open(struct stage *stage, int timed, struct stage_far *far,
