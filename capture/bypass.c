@@ -26,11 +26,10 @@ static ncclResult_t refuse(void)
 
     (void)crystal_error_set(&err, ENOTSUP,
                             "recorder: the program makes a communicator with an NCCL "
-                            "that is linked into it "
-                            "or opened by its path, around libcrystal-nccl.so; let it "
-                            "use NCCL's functions as linked, "
-                            "or "
-                            "leave that library (cupy, nccl4py, vLLM's pynccl) out");
+                            "that is linked into it or opened by its path, around "
+                            "libcrystal-nccl.so; let it use NCCL's functions as "
+                            "linked, or leave that library (cupy, nccl4py, vLLM's "
+                            "pynccl) out");
     recorder_fail(&err);
     crystal_log(CRYSTAL_LOG_ERROR, "bypass", "%s", err.text);
     return ncclInvalidUsage;

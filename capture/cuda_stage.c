@@ -50,29 +50,28 @@ static int cuda_fail(struct crystal_error *err, const char *call, int code)
                                                       : "it failed");
 }
 
-/* Calls a function of the runtime; goes to fail where it fails. */
-#define TRY(name, ...)                                 \
-    do {                                               \
-        int code_ = cuda_api_get()->name(__VA_ARGS__); \
-                                                       \
-        if (code_) {                                   \
-            code = cuda_fail(err, #name, code_);       \
-            goto out;                                  \
-        }                                              \
+/* A call of the runtime's function of this name; goes out where it fails. */
+#define TRY_CALL(name, call)                     \
+    do {                                         \
+        int code_ = call;                        \
+                                                 \
+        if (code_) {                             \
+            code = cuda_fail(err, #name, code_); \
+            goto out;                            \
+        }                                        \
     } while (0)
+#define TRY(name, ...) TRY_CALL(name, cuda_api_get()->name(__VA_ARGS__))
 
 /* A copy that is no work of the program. */
-#define TRY_COPY(to, from, bytes, stream)                                          \
-    do {                                                                           \
-        work_own_begin();                                                          \
-        code = cuda_api_get()->cudaMemcpyAsync(to, from, bytes, CUDA_COPY_DEFAULT, \
-                                               stream);                            \
-        work_own_end();                                                            \
-        if (code) {                                                                \
-            code = cuda_fail(err, "cudaMemcpyAsync", code);                        \
-            goto out;                                                              \
-        }                                                                          \
-    } while (0)
+static int own_copy(void *to, const void *from, size_t bytes, cuda_stream stream)
+{
+    int code;
+
+    work_own_begin();
+    code = cuda_api_get()->cudaMemcpyAsync(to, from, bytes, CUDA_COPY_DEFAULT, stream);
+    work_own_end();
+    return code;
+}
 
 /* --- buffers --- */
 
@@ -229,7 +228,8 @@ int cuda_stage_begin(struct cuda_stage *stage, struct park_item *item,
         op->send = op->recv = b->host;
         if (!send_bytes)
             continue;
-        TRY_COPY(b->host, stage->ops[i].send, send_bytes, stream->handle);
+        TRY_CALL(cudaMemcpyAsync,
+                 own_copy(b->host, stage->ops[i].send, send_bytes, stream->handle));
         TRY(cudaEventRecord, b->used, stream->handle);
     }
 out:
@@ -268,7 +268,8 @@ int cuda_stage_end(struct cuda_stage *stage, const struct park_item *item,
 
         if (!b || !recv_bytes)
             continue;
-        TRY_COPY(stage->ops[i].recv, b->host, recv_bytes, stream->handle);
+        TRY_CALL(cudaMemcpyAsync,
+                 own_copy(stage->ops[i].recv, b->host, recv_bytes, stream->handle));
         TRY(cudaEventRecord, b->used, stream->handle);
     }
 out:

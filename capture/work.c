@@ -28,10 +28,10 @@
 #define STREAMS      256
 #define NAMES        256
 
-/* Work launched with a number above this one came behind this record. */
+/* Calls with numbers above this one: which record they came behind, or up to which
+ * number they are the recorder's own. */
 struct mark {
-    uint32_t number;
-    uint32_t record;
+    uint32_t number, what;
 };
 
 struct sum {
@@ -50,9 +50,7 @@ static struct {
     pthread_mutex_t lock; /* of all below */
     struct mark *marks;   /* [MARKS], a ring */
     uint64_t mark_count;
-    struct {
-        uint32_t begin, end;
-    } * own; /* [OWN], a ring */
+    struct mark *own; /* [OWN], a ring */
     uint64_t own_count;
     struct sum *sums; /* [SUMS], a hash table */
     uint32_t sum_count;
@@ -105,7 +103,7 @@ void work_own_begin(void)
 {
     if (!atomic_load_explicit(&work.is_on, memory_order_acquire))
         return;
-    work.own[work.own_count % OWN].begin = number_now(); /* not yet seen */
+    work.own[work.own_count % OWN].number = number_now(); /* not yet seen */
 }
 
 void work_own_end(void)
@@ -116,49 +114,49 @@ void work_own_end(void)
         return;
     end = number_now();
     (void)pthread_mutex_lock(&work.lock);
-    work.own[work.own_count++ % OWN].end = end;
+    work.own[work.own_count++ % OWN].what = end;
     (void)pthread_mutex_unlock(&work.lock);
 }
 
 /* --- CUPTI's records; lock held --- */
 
-/* The record behind which a call with this number came; 0: none. Of those in the ring
- * the last one with a smaller number. */
-static int record_of(uint32_t number, uint32_t *ret)
+/* Of the marks in a ring of this size the last one with a smaller number; NULL: none.
+ */
+static const struct mark *mark_before(const struct mark *ring, uint32_t size,
+                                      uint64_t count, uint32_t number)
 {
-    uint64_t low = work.mark_count > MARKS ? work.mark_count - MARKS : 0;
-    uint64_t first = low, high = work.mark_count;
+    const uint64_t first = count > size ? count - size : 0;
+    uint64_t low = first, high = count;
 
     while (low < high) {
         uint64_t middle = low + (high - low) / 2;
 
-        if (work.marks[middle % MARKS].number < number)
+        if (ring[middle % size].number < number)
             low = middle + 1;
         else
             high = middle;
     }
-    if (low == first) {
-        work.lost += first != 0; /* else: before the first record */
+    return low > first ? &ring[(low - 1) % size] : NULL;
+}
+
+/* The record behind which a call with this number came; 0: none. */
+static int record_of(uint32_t number, uint32_t *ret)
+{
+    const struct mark *mark = mark_before(work.marks, MARKS, work.mark_count, number);
+
+    if (!mark) {
+        work.lost += work.mark_count > MARKS; /* else: before the first record */
         return 0;
     }
-    *ret = work.marks[(low - 1) % MARKS].record;
+    *ret = mark->what;
     return 1;
 }
 
 static int is_own(uint32_t number)
 {
-    uint64_t low = work.own_count > OWN ? work.own_count - OWN : 0;
-    uint64_t first = low, high = work.own_count;
+    const struct mark *mark = mark_before(work.own, OWN, work.own_count, number);
 
-    while (low < high) {
-        uint64_t middle = low + (high - low) / 2;
-
-        if (work.own[middle % OWN].begin < number)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    return low > first && number < work.own[(low - 1) % OWN].end;
+    return mark && number < mark->what;
 }
 
 static int is_nccl(const char *name)
