@@ -8,6 +8,7 @@
 #include "config.h"
 
 #include "replay/net.h"
+#include "replay/plugin_net.h"
 #include "runtime/log.h"
 #include "runtime/nccl_net_old_abi.h"
 
@@ -50,11 +51,6 @@ static ncclResult_t start_v10(ncclDebugLogger_t log, ncclProfilerCallback_t prof
 {
     (void)profile; /* its events are of an older PROFILER, which we have not */
     return start(log);
-}
-
-static ncclResult_t devices(int *ndev)
-{
-    return NET->devices(ndev);
 }
 
 /* A field of both: both structs are cleared by whoever fills them. */
@@ -119,28 +115,6 @@ static ncclResult_t connect_v10(int dev, ncclNetCommConfig_v11_t *config, void *
     return connect_v8(dev, handle, send_comm, send_dev_comm);
 }
 
-static ncclResult_t accept_old(void *listen_comm, void **recv_comm,
-                               void **recv_dev_comm)
-{
-    return NET->accept(listen_comm, recv_comm, recv_dev_comm);
-}
-
-static ncclResult_t reg(void *comm, void *data, size_t size, int type, void **mhandle)
-{
-    return NET->regMr(comm, data, size, type, mhandle);
-}
-
-static ncclResult_t reg_dmabuf(void *comm, void *data, size_t size, int type,
-                               uint64_t offset, int fd, void **mhandle)
-{
-    return NET->regMrDmaBuf(comm, data, size, type, offset, fd, mhandle);
-}
-
-static ncclResult_t dereg(void *comm, void *mhandle)
-{
-    return NET->deregMr(comm, mhandle);
-}
-
 static ncclResult_t isend_v10(void *send_comm, void *data, size_t size, int tag,
                               void *mhandle, void *phandle, void **request)
 {
@@ -175,68 +149,42 @@ static ncclResult_t irecv_v8(void *recv_comm, int n, void **data, int *sizes, in
     return NET->irecv(recv_comm, n, data, &size, tags, mhandles, NULL, request);
 }
 
-static ncclResult_t flush(void *recv_comm, int n, void **data, int *sizes,
-                          void **mhandles, void **request)
-{
-    return NET->iflush(recv_comm, n, data, sizes, mhandles, request);
-}
-
-static ncclResult_t test(void *request, int *done, int *sizes)
-{
-    return NET->test(request, done, sizes);
-}
-
-static ncclResult_t close_send(void *comm)
-{
-    return NET->closeSend(comm);
-}
-
-static ncclResult_t close_recv(void *comm)
-{
-    return NET->closeRecv(comm);
-}
-
-static ncclResult_t close_listen(void *comm)
-{
-    return NET->closeListen(comm);
-}
-
 const ncclNet_v10_t ncclNetPlugin_v10 = {
     .name = "Crystal",
     .init = start_v10,
-    .devices = devices,
+    .devices = crystal_plugin_devices,
     .getProperties = properties_v10,
     .listen = listen_old,
     .connect = connect_v10,
-    .accept = accept_old,
-    .regMr = reg,
-    .regMrDmaBuf = reg_dmabuf,
-    .deregMr = dereg,
+    .accept = crystal_plugin_accept,
+    .regMr = crystal_plugin_reg,
+    .regMrDmaBuf = crystal_plugin_reg_dmabuf,
+    .deregMr = crystal_plugin_dereg,
     .isend = isend_v10,
     .irecv = irecv_v10,
-    .iflush = flush,
-    .test = test,
-    .closeSend = close_send,
-    .closeRecv = close_recv,
-    .closeListen = close_listen,
+    .iflush = crystal_plugin_flush,
+    .test = crystal_plugin_test,
+    .closeSend = crystal_plugin_close,
+    .closeRecv = crystal_plugin_close,
+    .closeListen = crystal_plugin_close_listen,
 };
 
 const ncclNet_v8_t ncclNetPlugin_v8 = {
     .name = "Crystal",
     .init = start,
-    .devices = devices,
+    .devices = crystal_plugin_devices,
     .getProperties = properties_v8,
     .listen = listen_old,
     .connect = connect_v8,
-    .accept = accept_old,
-    .regMr = reg,
-    .regMrDmaBuf = reg_dmabuf,
-    .deregMr = dereg,
+    .accept = crystal_plugin_accept,
+    .regMr = crystal_plugin_reg,
+    .regMrDmaBuf = crystal_plugin_reg_dmabuf,
+    .deregMr = crystal_plugin_dereg,
     .isend = isend_v8,
     .irecv = irecv_v8,
-    .iflush = flush,
-    .test = test,
-    .closeSend = close_send,
-    .closeRecv = close_recv,
-    .closeListen = close_listen,
+    .iflush = crystal_plugin_flush,
+    .test = crystal_plugin_test,
+    .closeSend = crystal_plugin_close,
+    .closeRecv = crystal_plugin_close,
+    .closeListen = crystal_plugin_close_listen,
 };

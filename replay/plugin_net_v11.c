@@ -1,6 +1,8 @@
 /* ncclNetPlugin_v11: NCCL's NET interface, translated to the core (net.h). */
 #include "config.h"
 
+#include "replay/plugin_net.h"
+
 #include "replay/net.h"
 #include "runtime/file_limit.h"
 #include "replay/net_copy.h"
@@ -81,7 +83,7 @@ static ncclResult_t net_finalize(void *ctx)
     return ncclSuccess;
 }
 
-static ncclResult_t net_devices(int *ndev)
+ncclResult_t crystal_plugin_devices(int *ndev)
 {
     struct crystal_net_module *module = crystal_net_module_get(NULL);
 
@@ -171,8 +173,8 @@ static ncclResult_t net_connect(void *ctx, int dev, void *handle, void **send_co
     return told(code, &err);
 }
 
-static ncclResult_t net_accept(void *listen_comm, void **recv_comm,
-                               void **recv_dev_comm)
+ncclResult_t crystal_plugin_accept(void *listen_comm, void **recv_comm,
+                                   void **recv_dev_comm)
 {
     struct crystal_error err = {0};
     struct crystal_net_end *end;
@@ -184,8 +186,8 @@ static ncclResult_t net_accept(void *listen_comm, void **recv_comm,
 }
 
 /* A handle is the device whose memory it is, NULL for host memory. */
-static ncclResult_t net_reg(void *comm, void *data, size_t size, int type,
-                            void **mhandle)
+ncclResult_t crystal_plugin_reg(void *comm, void *data, size_t size, int type,
+                                void **mhandle)
 {
     struct crystal_error err = {0};
     struct crystal_net_end *end = comm;
@@ -206,15 +208,15 @@ static ncclResult_t net_reg(void *comm, void *data, size_t size, int type,
 }
 
 /* The descriptor is not needed: copies go through the GPU's own address. */
-static ncclResult_t net_reg_dmabuf(void *comm, void *data, size_t size, int type,
-                                   uint64_t offset, int fd, void **mhandle)
+ncclResult_t crystal_plugin_reg_dmabuf(void *comm, void *data, size_t size, int type,
+                                       uint64_t offset, int fd, void **mhandle)
 {
     (void)offset;
     (void)fd;
-    return net_reg(comm, data, size, type, mhandle);
+    return crystal_plugin_reg(comm, data, size, type, mhandle);
 }
 
-static ncclResult_t net_dereg(void *comm, void *mhandle)
+ncclResult_t crystal_plugin_dereg(void *comm, void *mhandle)
 {
     (void)comm;
     (void)mhandle;
@@ -268,8 +270,8 @@ static ncclResult_t net_irecv(void *recv_comm, int n, void **data, size_t *sizes
     return nccl_result(code);
 }
 
-static ncclResult_t net_flush(void *recv_comm, int n, void **data, int *sizes,
-                              void **mhandles, void **request)
+ncclResult_t crystal_plugin_flush(void *recv_comm, int n, void **data, int *sizes,
+                                  void **mhandles, void **request)
 {
     (void)recv_comm;
     (void)n;
@@ -280,7 +282,7 @@ static ncclResult_t net_flush(void *recv_comm, int n, void **data, int *sizes,
     return ncclSuccess;
 }
 
-static ncclResult_t net_test(void *request, int *done, int *sizes)
+ncclResult_t crystal_plugin_test(void *request, int *done, int *sizes)
 {
     struct crystal_error err = {0};
     uint64_t bytes = 0;
@@ -291,7 +293,7 @@ static ncclResult_t net_test(void *request, int *done, int *sizes)
     return nccl_result(code);
 }
 
-static ncclResult_t net_close(void *comm)
+ncclResult_t crystal_plugin_close(void *comm)
 {
     struct crystal_net_end *end = comm;
 
@@ -302,7 +304,7 @@ static ncclResult_t net_close(void *comm)
     return ncclSuccess;
 }
 
-static ncclResult_t net_close_listen(void *listen_comm)
+ncclResult_t crystal_plugin_close_listen(void *listen_comm)
 {
     crystal_net_listener_close(listen_comm);
     return ncclSuccess;
@@ -311,20 +313,20 @@ static ncclResult_t net_close_listen(void *listen_comm)
 __attribute__((visibility("default"))) const ncclNet_v11_t ncclNetPlugin_v11 = {
     .name = "Crystal",
     .init = net_init,
-    .devices = net_devices,
+    .devices = crystal_plugin_devices,
     .getProperties = net_properties,
     .listen = net_listen,
     .connect = net_connect,
-    .accept = net_accept,
-    .regMr = net_reg,
-    .regMrDmaBuf = net_reg_dmabuf,
-    .deregMr = net_dereg,
+    .accept = crystal_plugin_accept,
+    .regMr = crystal_plugin_reg,
+    .regMrDmaBuf = crystal_plugin_reg_dmabuf,
+    .deregMr = crystal_plugin_dereg,
     .isend = net_isend,
     .irecv = net_irecv,
-    .iflush = net_flush,
-    .test = net_test,
-    .closeSend = net_close,
-    .closeRecv = net_close,
-    .closeListen = net_close_listen,
+    .iflush = crystal_plugin_flush,
+    .test = crystal_plugin_test,
+    .closeSend = crystal_plugin_close,
+    .closeRecv = crystal_plugin_close,
+    .closeListen = crystal_plugin_close_listen,
     .finalize = net_finalize,
 };
