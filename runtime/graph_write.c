@@ -196,15 +196,21 @@ uint32_t crystal_graph_writer_rep(struct crystal_graph_writer *w, uint32_t lrank
     return (uint32_t)w->reps.count - 1;
 }
 
-void crystal_graph_writer_op(struct crystal_graph_writer *w,
-                             const struct crystal_op *op)
+void crystal_graph_writer_ops(struct crystal_graph_writer *w,
+                              const struct crystal_op *ops, size_t count)
 {
-    void *to = w->code ? NULL : rows(w, &w->ops, 1);
+    void *to = w->code ? NULL : rows(w, &w->ops, count);
 
     if (!to)
         return;
-    memcpy(to, op, sizeof *op);
-    last_rep(w)->op_count++;
+    memcpy(to, ops, count * sizeof *ops);
+    last_rep(w)->op_count += count;
+}
+
+void crystal_graph_writer_op(struct crystal_graph_writer *w,
+                             const struct crystal_op *op)
+{
+    crystal_graph_writer_ops(w, op, 1);
 }
 
 void crystal_graph_writer_mark(struct crystal_graph_writer *w)

@@ -10,6 +10,7 @@
 #include "runtime/error.h"
 #include "runtime/graph.h"
 
+#include <stddef.h>
 #include <stdint.h>
 
 struct crystal_graph_writer;
@@ -33,6 +34,9 @@ uint32_t crystal_graph_writer_rep(struct crystal_graph_writer *w, uint32_t lrank
                                   uint32_t local_count);
 void crystal_graph_writer_op(struct crystal_graph_writer *w,
                              const struct crystal_op *op);
+/* Many of them; copied. */
+void crystal_graph_writer_ops(struct crystal_graph_writer *w,
+                              const struct crystal_op *ops, size_t count);
 /* An iteration begins, or the last one ends, with the next record. */
 void crystal_graph_writer_mark(struct crystal_graph_writer *w);
 

@@ -4,6 +4,7 @@
 #include "runtime/import_trace.h"
 
 #include "runtime/infile.h"
+#include "runtime/parallel.h"
 
 #include <errno.h>
 #include <limits.h>
@@ -60,7 +61,7 @@ static int trace_error(const char *path, int code, struct crystal_error *err)
             path);
     if (code == -ELOOP)
         return crystal_error_set(err, ELOOP, "%s: its nodes wait for each other", path);
-    if (code == -EPROTO)
+    if (code == -EPROTO || code == IMPORT_OTHER_RANK)
         return crystal_error_set(err, EPROTO,
                                  "%s: a process group is not among the ranks given (or "
                                  "not written out); give "
@@ -73,32 +74,6 @@ static int trace_error(const char *path, int code, struct crystal_error *err)
                                  ? "out of memory"
                                  : "neither a trace of the PyTorch profiler "
                                    "nor a Chakra execution trace");
-}
-
-static int import_write(struct import *m, const struct crystal_graph_network *network,
-                        const char *const *paths, const char *graph_path,
-                        struct crystal_error *err)
-{
-    struct crystal_graph_writer *w = crystal_graph_writer_create(m->rank_count);
-    int code = w ? 0 : crystal_error_set(err, ENOMEM, "out of memory");
-
-    if (!code && network)
-        crystal_graph_writer_network(w, network);
-    for (uint32_t i = 0; !code && i < m->group_count; i++)
-        (void)crystal_graph_writer_comm(w, NULL, m->groups[i].count,
-                                        m->groups[i].members);
-    for (uint32_t i = 0; !code && i < m->rank_count; i++) {
-        int bad = import_rank_write(m, &m->ranks[i], w);
-
-        if (bad)
-            code = trace_error(paths[i], bad, err);
-    }
-    for (uint32_t i = 0; !code && i < m->rank_count; i++)
-        crystal_graph_writer_rank(w, m->ranks[i].lrank, i, m->ranks[i].locals);
-    if (!code)
-        code = crystal_graph_writer_write(w, graph_path, 0, err);
-    crystal_graph_writer_destroy(w);
-    return code;
 }
 
 /* Each rank once. */
@@ -170,7 +145,7 @@ static int groups_open(struct import *m, const char *given, const char *first,
     code = file_map(given, &file, err);
     if (code)
         return code;
-    code = import_groups_read(m, file.text, file.bytes);
+    code = import_named_read(m, file.text, file.bytes);
     (void)munmap((void *)(uintptr_t)file.text, file.bytes);
     if (code)
         return crystal_error_set(err, -code, "%s: %s", given,
@@ -181,21 +156,85 @@ static int groups_open(struct import *m, const char *given, const char *first,
     return 0;
 }
 
-static int rank_read(struct import *m, uint32_t index, const char *path,
-                     struct crystal_error *err)
+static int rank_read(const struct import *m, struct import_rank *r)
 {
-    struct import_rank *r = &m->ranks[index];
-    int code = file_map(path, r, err), bad;
+    if (is_observed(r))
+        return -ENODATA;
+    return is_json(r) ? import_kineto_read(m, r) : import_chakra_read(m, r);
+}
 
+/* Ranks first .. end - 1; a failure of which the rank's number can be the cause ends
+ * nothing. */
+static int ranks_read(void *context, uint32_t first, uint32_t end)
+{
+    struct import *m = context;
+
+    for (uint32_t i = first; i < end; i++) {
+        m->ranks[i].code = rank_read(m, &m->ranks[i]);
+        if (m->ranks[i].code && m->ranks[i].code != IMPORT_OTHER_RANK)
+            return m->ranks[i].code;
+    }
+    return 0;
+}
+
+/* The first that failed, as it would be without threads: those before it have been
+ * read. */
+static int failure(const struct import *m, const char *const *paths, bool is_of_rank,
+                   struct crystal_error *err)
+{
+    for (uint32_t i = 0; i < m->rank_count; i++)
+        if (m->ranks[i].code && (m->ranks[i].code == IMPORT_OTHER_RANK) == is_of_rank)
+            return trace_error(paths[i], m->ranks[i].code, err);
+    return 0;
+}
+
+static int traces_read(struct import *m, const char *const *paths,
+                       struct crystal_error *err)
+{
+    int code = 0;
+
+    for (uint32_t i = 0; !code && i < m->rank_count; i++) {
+        m->ranks[i].lrank = i;
+        (void)prefix_end(paths[i], &m->ranks[i].lrank);
+        code = file_map(paths[i], &m->ranks[i], err);
+    }
     if (code)
         return code;
-    r->lrank = index;
-    (void)prefix_end(path, &r->lrank);
-    if (is_observed(r))
-        bad = -ENODATA;
-    else
-        bad = is_json(r) ? import_kineto_read(m, r) : import_chakra_read(m, r);
-    return bad ? trace_error(path, bad, err) : 0;
+    (void)crystal_parallel(crystal_parallel_processors(), m->rank_count, 1, ranks_read,
+                           m); /* the ranks have the codes */
+    code = failure(m, paths, false, err);
+    if (!code)
+        code = ranks_check(m, paths, err);
+    return code ? code : failure(m, paths, true, err);
+}
+
+static int import_init(struct import *m, uint32_t count, struct crystal_error *err)
+{
+    *m = (struct import){.rank_count = count};
+    if (!count)
+        return crystal_error_set(err, EINVAL, "no traces");
+    m->ranks = calloc(count, sizeof *m->ranks);
+    m->everyone = malloc(count * sizeof *m->everyone);
+    if (!m->ranks || !m->everyone)
+        return crystal_error_set(err, ENOMEM, "out of memory");
+    for (uint32_t i = 0; i < count; i++)
+        m->everyone[i] = i;
+    return 0;
+}
+
+static void import_fini(struct import *m)
+{
+    for (uint32_t i = 0; m->ranks && i < m->rank_count; i++) {
+        struct import_rank *r = &m->ranks[i];
+
+        if (r->text)
+            (void)munmap((void *)(uintptr_t)r->text, r->bytes);
+        import_groups_fini(&r->groups);
+        import_ops_fini(&r->ops);
+    }
+    import_groups_fini(&m->groups);
+    free(m->everyone);
+    free(m->ranks);
 }
 
 int crystal_import_traces(const char *const *paths, uint32_t count,
@@ -203,40 +242,15 @@ int crystal_import_traces(const char *const *paths, uint32_t count,
                           const struct crystal_graph_network *network,
                           const char *graph_path, struct crystal_error *err)
 {
-    struct import m = {.rank_count = count};
-    int code = 0;
+    struct import m;
+    int code = import_init(&m, count, err);
 
-    m.ranks = calloc(count ? count : 1, sizeof *m.ranks);
-    if (!m.ranks || !count)
-        code = crystal_error_set(err, count ? ENOMEM : EINVAL,
-                                 count ? "out of memory" : "no traces");
     if (!code)
         code = groups_open(&m, groups_path, paths[0], err);
-    for (uint32_t i = 0; !code && i < count; i++)
-        code = rank_read(&m, i, paths[i], err);
     if (!code)
-        code = ranks_check(&m, paths, err);
-    for (uint32_t i = 0; !code && i < count; i++) {
-        int bad;
-
-        bad = import_order(&m.ranks[i]);
-        if (!bad)
-            bad = import_locals_make(&m, &m.ranks[i]);
-        if (bad)
-            code = trace_error(paths[i], bad, err);
-    }
+        code = traces_read(&m, paths, err);
     if (!code)
-        code = import_write(&m, network, paths, graph_path, err);
-    for (uint32_t i = 0; m.ranks && i < count; i++) {
-        if (m.ranks[i].text)
-            (void)munmap((void *)(uintptr_t)m.ranks[i].text, m.ranks[i].bytes);
-        free(m.ranks[i].events);
-        free(m.ranks[i].launches);
-        free(m.ranks[i].locals);
-    }
-    for (uint32_t i = 0; i < m.group_count; i++)
-        free(m.groups[i].members);
-    free(m.groups);
-    free(m.ranks);
+        code = import_write(&m, network, graph_path, err);
+    import_fini(&m);
     return code;
 }

@@ -3,6 +3,7 @@
 
 #include "runtime/import_trace.h"
 
+#include "runtime/filehead.h"
 #include "runtime/json_reader.h"
 #include "runtime/nccl_abi.h"
 
@@ -179,34 +180,43 @@ static int args_read(struct crystal_json *j, struct args *a)
     }
 }
 
-static int group_read(struct import *m, const struct args *a, uint64_t name,
+/* What is read: the rank's events as they stand in the file. */
+struct kineto {
+    const struct import *m;
+    struct import_rank *r;
+    struct import_events events;
+};
+
+static int group_read(const struct kineto *k, const struct args *a, uint64_t name,
                       uint64_t list, uint32_t *ret)
 {
-    uint32_t *members, count;
+    struct import_group group = {.name = name, .list = list, .is_owner = true};
+    uint32_t *members;
     int code = a->members.bytes
-                   ? members_parse(a->members, m->rank_count, &members, &count)
+                   ? members_parse(a->members, k->m->rank_count, &members, &group.count)
                    : -EINVAL;
 
     if (code)
         return code == -ENOMEM ? code : -EPROTO;
-    *ret = import_group_add(m, name, list, members, count);
+    group.members = members;
+    *ret = import_group_add(&k->r->groups, &group);
     return *ret == IMPORT_NONE ? -ENOMEM : 0;
 }
 
 /* The communication in an event; -EPROTO where its group cannot be known. */
-static int communication(struct import *m, struct args *a)
+static int communication(const struct kineto *k, struct args *a)
 {
     uint8_t func = func_of(a->collective);
     struct import_event *e = a->e;
-    uint64_t name = import_hash(a->group.text, a->group.bytes);
-    uint64_t list = import_hash(a->members.text, a->members.bytes);
+    uint64_t name = crystal_hash(a->group.text, a->group.bytes);
+    uint64_t list = crystal_hash(a->members.text, a->members.bytes);
     int code = 0;
 
     if (func == CRYSTAL_FUNC_NONE)
         return 0; /* a kernel like others */
-    e->group = import_group_find(m, name, list);
+    e->group = import_group_find(&k->r->groups, name, list);
     if (e->group == IMPORT_NONE)
-        code = group_read(m, a, name, list, &e->group);
+        code = group_read(k, a, name, list, &e->group);
     if (code)
         return code;
     e->func = func;
@@ -238,7 +248,7 @@ static bool is_stream_wait(const struct import_event *e)
            memcmp(e->name, name, sizeof name - 1) == 0;
 }
 
-static int event_read(struct crystal_json *j, struct import *m, struct import_rank *r)
+static int event_read(struct crystal_json *j, struct kineto *k)
 {
     struct import_event e = {.from = IMPORT_NONE,
                              .to = IMPORT_NONE,
@@ -278,7 +288,7 @@ static int event_read(struct crystal_json *j, struct import *m, struct import_ra
     if (crystal_json_is(cat, "kernel") || crystal_json_is(cat, "gpu_memcpy") ||
         crystal_json_is(cat, "gpu_memset")) {
         e.what = IMPORT_KERNEL;
-        if (a.collective.bytes && (code = communication(m, &a)))
+        if (a.collective.bytes && (code = communication(k, &a)))
             return code;
         if (e.what == IMPORT_COLL)
             e.way = way_of(&e);
@@ -288,14 +298,15 @@ static int event_read(struct crystal_json *j, struct import *m, struct import_ra
     } else if ((crystal_json_is(cat, "cuda_runtime") ||
                 crystal_json_is(cat, "cuda_driver")) &&
                e.correlation) {
-        return import_launch_add(r, (struct import_launch){e.correlation, e.issue_ns});
+        return import_launch_add(&k->events,
+                                 (struct import_launch){e.correlation, e.issue_ns});
     } else {
         return 0;
     }
-    return import_event_add(r, &e);
+    return import_event_add(&k->events, &e);
 }
 
-static int events_read(struct crystal_json *j, struct import *m, struct import_rank *r)
+static int events_read(struct crystal_json *j, struct kineto *k)
 {
     for (;;) {
         struct crystal_json_token t = crystal_json_next(j);
@@ -304,7 +315,7 @@ static int events_read(struct crystal_json *j, struct import *m, struct import_r
         if (t.kind == CRYSTAL_JSON_ARRAY_END)
             return 0;
         if (t.kind == CRYSTAL_JSON_OBJECT)
-            code = event_read(j, m, r);
+            code = event_read(j, k);
         else if (crystal_json_skip(j, t))
             code = -EINVAL;
         if (code)
@@ -327,27 +338,43 @@ static int info_read(struct crystal_json *j, struct import_rank *r)
     }
 }
 
-int import_kineto_read(struct import *m, struct import_rank *r)
+static int trace_read(struct kineto *k)
 {
     struct crystal_json_token key;
     struct crystal_json j;
     int code = 0;
 
-    crystal_json_init(&j, r->text, r->bytes);
+    crystal_json_init(&j, k->r->text, k->r->bytes);
     if (crystal_json_next(&j).kind != CRYSTAL_JSON_OBJECT)
         return -EINVAL;
     while (!code && (key = crystal_json_next(&j)).kind == CRYSTAL_JSON_KEY) {
         struct crystal_json_token value = crystal_json_next(&j);
 
         if (crystal_json_is(key, "traceEvents") && value.kind == CRYSTAL_JSON_ARRAY)
-            code = events_read(&j, m, r);
+            code = events_read(&j, k);
         else if (crystal_json_is(key, "distributedInfo") &&
                  value.kind == CRYSTAL_JSON_OBJECT)
-            code = info_read(&j, r);
+            code = info_read(&j, k->r);
         else if (crystal_json_skip(&j, value))
             code = -EINVAL;
     }
     if (!code && key.kind != CRYSTAL_JSON_OBJECT_END)
         code = -EINVAL;
+    return code;
+}
+
+int import_kineto_read(const struct import *m, struct import_rank *r)
+{
+    struct kineto k = {.m = m, .r = r};
+    int code = trace_read(&k);
+
+    if (!code)
+        code = import_events_order(&k.events);
+    for (size_t i = 0; !code && i < k.events.count; i++)
+        code = import_ops_put(r, &k.events.rows[i],
+                              k.events.rows[i].issue_ns - k.events.rows[0].issue_ns);
+    if (!code)
+        code = import_ops_end(r);
+    import_events_fini(&k.events);
     return code;
 }

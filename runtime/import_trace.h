@@ -1,5 +1,9 @@
-/* What the importers share: the events of each rank, whatever they were read from, and
- * how these become a graph. Include import.h instead.
+/* What the importers share: the files, their groups, and the records that each rank
+ * gets, whatever they were read from. Include import.h instead.
+ *
+ * Each rank is read on a thread of its own choice, which changes nothing but the rank;
+ * then the groups and labels of all become one graph's, in the order of the files, so
+ * that what comes out does not depend on threads.
  */
 #ifndef CRYSTAL_IMPORT_TRACE_H
 #define CRYSTAL_IMPORT_TRACE_H
@@ -7,103 +11,144 @@
 #include "runtime/graph_write.h"
 #include "runtime/import.h"
 
+#include <errno.h>
 #include <stdbool.h>
 #include <stddef.h>
 
 #define IMPORT_NONE        UINT32_MAX
 #define IMPORT_STREAMS_MAX 200
+#define IMPORT_OTHER_RANK  (-EXDEV) /* a failure: the file is of another rank's */
 
 enum import_what {
     IMPORT_KERNEL,
     IMPORT_COLL,
     IMPORT_SEND,
     IMPORT_RECV,
-    IMPORT_STREAM_WAIT,  /* for all that other_stream has been given */
-    IMPORT_EVENT_RECORD, /* on the stream */
-    IMPORT_EVENT_WAIT    /* of the stream, for an event that was recorded before */
+    IMPORT_STREAM_WAIT /* for all that other_stream has been given */
 };
 
+/* Work of the device, or a wait of one stream for another. */
 struct import_event {
     enum import_what what;
     uint8_t func, dtype;
     uint8_t way;    /* CRYSTAL_OP_WAY */
-    uint32_t group; /* index in groups */
+    uint32_t group; /* index in the rank's groups */
     uint64_t issue_ns, start_ns, ns;
     uint64_t correlation; /* with its launch; 0: none */
     uint64_t stream, other_stream;
-    uint32_t event;          /* of EVENT_RECORD and EVENT_WAIT */
     uint64_t in, out;        /* elements */
     uint32_t from, to, root; /* ranks; NONE: not told */
     const char *name;        /* borrowed from the file */
     size_t name_bytes;
 };
 
-/* When the host launched work of the device. */
-struct import_launch {
-    uint64_t correlation, issue_ns;
-};
+/* --- import_groups.c --- */
 
 struct import_group {
-    uint32_t *members, count; /* owned */
-    uint64_t name, list;      /* hashes of its name and of the text of its members */
+    const uint32_t *members;
+    uint32_t count;
+    uint32_t local;      /* the rank's number for it; NONE before its first use */
+    uint64_t name, list; /* hashes of its name and of the text of its members */
+    bool is_owner;       /* of members */
+};
+
+struct import_groups {
+    struct import_group *rows;
+    uint32_t count, capacity;
+};
+
+void import_groups_fini(struct import_groups *g);
+/* The group that was added with these hashes, or NONE. */
+uint32_t import_group_find(const struct import_groups *g, uint64_t name, uint64_t list);
+/* Its index: a new one, or that of the same group of this name; NONE where there is no
+ * memory. Takes members where group is their owner. */
+uint32_t import_group_add(struct import_groups *g, const struct import_group *group);
+
+/* --- import_ops.c: the records of a rank --- */
+
+struct import_label { /* a name as the file has it */
+    const char *name;
+    size_t bytes;
+};
+
+struct import_ops {
+    struct crystal_op *rows; /* aux of a KERNEL: index in labels */
+    size_t count, capacity;
+    struct import_label *labels;
+    uint32_t label_count, label_capacity;
+    uint32_t *label_places;               /* open addressing: 1 + index, 0: free */
+    uint64_t streams[IMPORT_STREAMS_MAX]; /* ids, by number */
+    uint32_t stream_count;
+    uint32_t *locals; /* groups in the order of their first use */
+    uint32_t local_count, local_capacity;
 };
 
 struct import_rank {
-    const char *text; /* the file */
+    const char *text; /* the file, mapped */
     size_t bytes;
-    struct import_event *events;
-    size_t count, capacity;
-    struct import_launch *launches;
-    size_t launch_count, launch_capacity;
     uint32_t lrank;
-    uint32_t *locals, local_count; /* groups it uses, in order of first use */
+    struct import_groups groups;
+    struct import_ops ops;
+    int code; /* of reading it */
 };
 
 struct import {
     struct import_rank *ranks;
     uint32_t rank_count;
-    struct import_group *groups;
-    uint32_t group_count, group_capacity;
+    struct import_groups groups; /* first those of the file of groups, then all */
+    uint32_t *everyone;          /* 0 .. rank_count - 1 */
 };
 
-/* --- import_events.c --- */
+void import_ops_fini(struct import_ops *o);
+/* The record, or the records, of an event at this time. 0, -ENOMEM, -EPROTO where its
+ * peer is no member of the group, or OTHER_RANK where the rank is none. */
+int import_ops_put(struct import_rank *r, const struct import_event *e, uint64_t t_ns);
+/* A RECORD or an SWAIT of an event; 0 or -ENOMEM. */
+int import_ops_event(struct import_rank *r, uint8_t kind, uint64_t stream,
+                     uint32_t event, uint64_t t_ns);
+/* The host waits for each stream, behind the last record; 0 or -ENOMEM. */
+int import_ops_end(struct import_rank *r);
 
-uint64_t import_hash(const char *text, size_t bytes);
-/* The group that was added with these hashes, or NONE. */
-uint32_t import_group_find(const struct import *m, uint64_t name, uint64_t list);
-/* The index of the group, NONE where there is no memory; takes members. */
-uint32_t import_group_add(struct import *m, uint64_t name, uint64_t list,
-                          uint32_t *members, uint32_t count);
-int import_event_add(struct import_rank *r, const struct import_event *e);
-int import_launch_add(struct import_rank *r, struct import_launch launch);
+/* --- import_events.c: events that are in no order --- */
+
+/* When the host launched work of the device. */
+struct import_launch {
+    uint64_t correlation, issue_ns;
+};
+
+struct import_events {
+    struct import_event *rows;
+    size_t count, capacity;
+    struct import_launch *launches;
+    size_t launch_count, launch_capacity;
+};
+
+void import_events_fini(struct import_events *v);
+int import_event_add(struct import_events *v, const struct import_event *e);
+int import_launch_add(struct import_events *v, struct import_launch launch);
 /* Device work gets the time of its launch; all in order of issue. 0 or -ENOMEM. */
-int import_order(struct import_rank *r);
-/* The rank's groups; -EPROTO where it is in an operation of a group that it is no
- * member of. */
-int import_locals_make(const struct import *m, struct import_rank *r);
+int import_events_order(struct import_events *v);
 
-/* Index of the group among the rank's; their number where it is none of them. */
-uint32_t import_local_of(const struct import_rank *r, uint32_t group);
+/* --- readers: the rank's records, from its file. 0, -ENOMEM, -EINVAL no such file,
+ * -EPROTO a group that is not told, OTHER_RANK --- */
 
-/* --- readers: 0, -ENOMEM, -EINVAL no such file, -EPROTO a group that is not told ---
- */
+int import_kineto_read(const struct import *m, struct import_rank *r);
+/* -ELOOP where nodes wait for each other; -ENOTSUP where a collective has no type. */
+int import_chakra_read(const struct import *m, struct import_rank *r);
 
-int import_kineto_read(struct import *m, struct import_rank *r);
-/* -ELOOP where nodes wait for each other. */
-int import_chakra_read(struct import *m, struct import_rank *r);
-
-/* --- import_groups.c --- */
+/* --- import_named.c: groups of a file of their own --- */
 
 /* Adds the groups of a file of JSON. */
-int import_groups_read(struct import *m, const char *text, size_t bytes);
-/* The group of this name, NONE where there is none; without a name, that of all ranks.
- */
-uint32_t import_group_named(struct import *m, const char *name, size_t bytes);
+int import_named_read(struct import *m, const char *text, size_t bytes);
+/* The rank's index of the group of this name, NONE where there is none; without a name,
+ * that of all ranks. */
+uint32_t import_named_find(const struct import *m, struct import_rank *r,
+                           const char *name, size_t bytes);
 
 /* --- import_write.c --- */
 
-/* The rank's list; -EPROTO as above. */
-int import_rank_write(const struct import *m, const struct import_rank *r,
-                      struct crystal_graph_writer *w);
+/* The graph of all ranks. */
+int import_write(struct import *m, const struct crystal_graph_network *network,
+                 const char *path, struct crystal_error *err);
 
 #endif

@@ -1,127 +1,92 @@
-/* The events of a rank as the records of a graph. See import_trace.h. */
+/* The graph of all ranks. See import_trace.h. */
 #include "config.h"
 
 #include "runtime/import_trace.h"
 
 #include <errno.h>
+#include <stdlib.h>
 #include <string.h>
 
-struct streams {
-    uint64_t ids[IMPORT_STREAMS_MAX];
-    uint32_t count;
-};
-
-static uint16_t stream_of(struct streams *s, uint64_t id)
+/* The label of a name: templates and arguments tell too much. */
+static uint32_t label_put(struct crystal_graph_writer *w, struct import_label label)
 {
-    uint32_t i = 0;
-
-    while (i < s->count && s->ids[i] != id)
-        i++;
-    if (i == s->count && s->count < IMPORT_STREAMS_MAX)
-        s->ids[s->count++] = id;
-    return (uint16_t)(i < IMPORT_STREAMS_MAX ? i : IMPORT_STREAMS_MAX - 1);
-}
-
-static uint64_t count_of(const struct import_event *e, uint32_t nranks)
-{
-    switch (e->func) {
-    case CRYSTAL_FUNC_REDUCESCATTER:
-        return e->out;
-    case CRYSTAL_FUNC_ALLTOALL:
-    case CRYSTAL_FUNC_SCATTER:
-        return e->in / nranks;
-    case CRYSTAL_FUNC_RECV:
-        return e->out ? e->out : e->in;
-    default:
-        return e->in;
-    }
-}
-
-/* The crank of a message's other end; IMPORT_NONE: it is not in the trace. */
-static uint32_t peer_of(const struct import_group *group, const struct import_event *e)
-{
-    uint32_t other = e->what == IMPORT_SEND ? e->to : e->from;
-
-    for (uint32_t k = 0; k < group->count; k++)
-        if (group->members[k] == other)
-            return k;
-    return IMPORT_NONE;
-}
-
-/* The crank of a collective's root; 0 where it is not told. */
-static uint32_t root_of(const struct import_group *group, const struct import_event *e)
-{
-    for (uint32_t k = 0; k < group->count; k++)
-        if (group->members[k] == e->root)
-            return k;
-    return 0;
-}
-
-static int record(const struct import *m, const struct import_rank *r,
-                  struct crystal_graph_writer *w, struct streams *s,
-                  const struct import_event *e, uint64_t start_ns)
-{
-    struct crystal_op op = {.stream = stream_of(s, e->stream),
-                            .t_ns = e->issue_ns - start_ns};
-    const struct import_group *group;
     char name[128];
+    size_t bytes = label.bytes < sizeof name ? label.bytes : sizeof name - 1;
 
-    if (e->what == IMPORT_EVENT_RECORD || e->what == IMPORT_EVENT_WAIT) {
-        op.kind = e->what == IMPORT_EVENT_RECORD ? CRYSTAL_OP_RECORD : CRYSTAL_OP_SWAIT;
-        op.peer = e->event;
-    } else if (e->what == IMPORT_STREAM_WAIT) {
-        op.kind = CRYSTAL_OP_RECORD;
-        op.stream = stream_of(s, e->other_stream);
-        crystal_graph_writer_op(w, &op);
-        op.kind = CRYSTAL_OP_SWAIT;
-        op.stream = stream_of(s, e->stream);
-    } else if (e->what == IMPORT_KERNEL) {
-        size_t bytes = e->name_bytes < sizeof name ? e->name_bytes : sizeof name - 1;
+    if (bytes)
+        memcpy(name, label.name, bytes);
+    name[bytes] = 0;
+    name[strcspn(name, "<(")] = 0;
+    return crystal_graph_writer_label(w, name[0] ? name : "kernel");
+}
 
-        if (bytes)
-            memcpy(name, e->name, bytes);
-        name[bytes] = 0;
-        name[strcspn(name, "<(")] = 0; /* templates and arguments tell too much */
-        op.kind = CRYSTAL_OP_KERNEL;
-        op.value = e->ns;
-        op.aux = crystal_graph_writer_label(w, name[0] ? name : "kernel");
-    } else {
-        group = &m->groups[e->group];
-        op.kind = e->what == IMPORT_COLL   ? CRYSTAL_OP_COLL
-                  : e->what == IMPORT_SEND ? CRYSTAL_OP_SEND
-                                           : CRYSTAL_OP_RECV;
-        op.func = e->func;
-        op.dtype = e->dtype;
-        op.comm = (uint16_t)import_local_of(r, e->group);
-        op.value = count_of(e, group->count);
-        op.flags = e->what == IMPORT_COLL ? e->way : 0;
-        if (e->what == IMPORT_COLL)
-            op.peer = root_of(group, e);
-        else if ((op.peer = peer_of(group, e)) == IMPORT_NONE)
-            return -EPROTO;
-    }
-    crystal_graph_writer_op(w, &op);
+/* The number in the graph of each of the rank's labels; caller frees. NULL: out of
+ * memory. */
+static uint32_t *labels_make(struct crystal_graph_writer *w, const struct import_ops *o)
+{
+    uint32_t *labels = malloc((o->label_count + 1) * sizeof *labels);
+
+    for (uint32_t i = 0; labels && i < o->label_count; i++)
+        labels[i] = label_put(w, o->labels[i]);
+    return labels;
+}
+
+static int rank_write(struct crystal_graph_writer *w, struct import_rank *r)
+{
+    struct import_ops *o = &r->ops;
+    uint32_t *labels = labels_make(w, o);
+
+    if (!labels)
+        return -ENOMEM;
+    for (size_t i = 0; i < o->count; i++)
+        if (o->rows[i].kind == CRYSTAL_OP_KERNEL)
+            o->rows[i].aux = labels[o->rows[i].aux];
+    free(labels);
+    (void)crystal_graph_writer_rep(w, r->lrank, o->local_count);
+    crystal_graph_writer_mark(w);
+    crystal_graph_writer_ops(w, o->rows, o->count);
+    crystal_graph_writer_mark(w);
     return 0;
 }
 
-int import_rank_write(const struct import *m, const struct import_rank *r,
-                      struct crystal_graph_writer *w)
+/* The rank's groups become the graph's: its locals are of that one. */
+static int groups_merge(struct import *m, struct import_rank *r)
 {
-    struct streams streams = {.count = 0};
-    int code = 0;
+    for (uint32_t i = 0; i < r->groups.count; i++) {
+        struct import_group *group = &r->groups.rows[i];
+        uint32_t index = import_group_find(&m->groups, group->name, group->list);
 
-    (void)crystal_graph_writer_rep(w, r->lrank, r->local_count);
-    crystal_graph_writer_mark(w);
-    for (size_t i = 0; !code && i < r->count; i++)
-        code = record(m, r, w, &streams, &r->events[i], r->events[0].issue_ns);
-    for (uint32_t i = 0; i < streams.count || i == 0; i++) {
-        struct crystal_op op = {.kind = CRYSTAL_OP_SYNC, .stream = (uint16_t)i};
-
-        if (r->count) /* at once behind the last record */
-            op.t_ns = op.value =
-                r->events[r->count - 1].issue_ns - r->events[0].issue_ns;
-        crystal_graph_writer_op(w, &op);
+        if (index == IMPORT_NONE) {
+            index = import_group_add(&m->groups, group);
+            group->is_owner = false; /* taken */
+        }
+        if (index == IMPORT_NONE)
+            return -ENOMEM;
+        if (group->local != IMPORT_NONE)
+            r->ops.locals[group->local] = index;
     }
-    crystal_graph_writer_mark(w);
+    return 0;
+}
+
+int import_write(struct import *m, const struct crystal_graph_network *network,
+                 const char *path, struct crystal_error *err)
+{
+    struct crystal_graph_writer *w = crystal_graph_writer_create(m->rank_count);
+    int code = w ? 0 : -ENOMEM;
+
+    if (!code && network)
+        crystal_graph_writer_network(w, network);
+    for (uint32_t i = 0; !code && i < m->rank_count; i++)
+        code = groups_merge(m, &m->ranks[i]);
+    for (uint32_t i = 0; !code && i < m->groups.count; i++)
+        (void)crystal_graph_writer_comm(w, NULL, m->groups.rows[i].count,
+                                        m->groups.rows[i].members);
+    for (uint32_t i = 0; !code && i < m->rank_count; i++)
+        code = rank_write(w, &m->ranks[i]);
+    for (uint32_t i = 0; !code && i < m->rank_count; i++)
+        crystal_graph_writer_rank(w, m->ranks[i].lrank, i, m->ranks[i].ops.locals);
+    code = code ? crystal_error_set(err, -code, "out of memory")
+                : crystal_graph_writer_write(w, path, 0, err);
+    crystal_graph_writer_destroy(w);
     return code;
 }

@@ -4,14 +4,18 @@
 #include "runtime/protobuf_reader.h"
 
 #include <errno.h>
-#include <string.h>
 
-int crystal_protobuf_varint(struct crystal_protobuf *p, uint64_t *ret)
+/* Most are of one byte. */
+static inline int varint(struct crystal_protobuf *p, uint64_t *ret)
 {
     uint64_t value = 0;
 
     if (p->at == p->end)
         return 0;
+    if (*p->at < 0x80) {
+        *ret = *p->at++;
+        return 1;
+    }
     for (unsigned shift = 0; shift < 64 && p->at < p->end; shift += 7) {
         unsigned char byte = *p->at++;
 
@@ -24,10 +28,10 @@ int crystal_protobuf_varint(struct crystal_protobuf *p, uint64_t *ret)
     return -EINVAL;
 }
 
-int crystal_protobuf_message(struct crystal_protobuf *p, struct crystal_protobuf *ret)
+static inline int message(struct crystal_protobuf *p, struct crystal_protobuf *ret)
 {
     uint64_t bytes;
-    int code = crystal_protobuf_varint(p, &bytes);
+    int code = varint(p, &bytes);
 
     if (code <= 0)
         return code;
@@ -36,6 +40,16 @@ int crystal_protobuf_message(struct crystal_protobuf *p, struct crystal_protobuf
     *ret = (struct crystal_protobuf){p->at, p->at + bytes};
     p->at += bytes;
     return 1;
+}
+
+int crystal_protobuf_varint(struct crystal_protobuf *p, uint64_t *ret)
+{
+    return varint(p, ret);
+}
+
+int crystal_protobuf_message(struct crystal_protobuf *p, struct crystal_protobuf *ret)
+{
+    return message(p, ret);
 }
 
 /* Little-endian, by the format. */
@@ -54,18 +68,19 @@ int crystal_protobuf_next(struct crystal_protobuf *p,
                           struct crystal_protobuf_field *ret)
 {
     uint64_t tag;
-    int code = crystal_protobuf_varint(p, &tag);
+    int code = varint(p, &tag);
 
     if (code <= 0)
         return code;
     if (tag >> 3 == 0 || tag >> 3 > 0x1fffffff)
         return -EINVAL;
-    memset(ret, 0, sizeof *ret);
     ret->number = (uint32_t)(tag >> 3);
+    ret->value = 0;
+    ret->bytes = (struct crystal_protobuf){NULL, NULL};
     switch (tag & 7) {
     case CRYSTAL_PROTOBUF_VARINT:
         ret->kind = CRYSTAL_PROTOBUF_VARINT;
-        code = crystal_protobuf_varint(p, &ret->value);
+        code = varint(p, &ret->value);
         break;
     case CRYSTAL_PROTOBUF_FIXED64:
         ret->kind = CRYSTAL_PROTOBUF_FIXED64;
@@ -73,7 +88,7 @@ int crystal_protobuf_next(struct crystal_protobuf *p,
         break;
     case CRYSTAL_PROTOBUF_BYTES:
         ret->kind = CRYSTAL_PROTOBUF_BYTES;
-        code = crystal_protobuf_message(p, &ret->bytes);
+        code = message(p, &ret->bytes);
         break;
     case CRYSTAL_PROTOBUF_FIXED32:
         ret->kind = CRYSTAL_PROTOBUF_FIXED32;
