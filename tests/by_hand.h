@@ -8,6 +8,7 @@
 #include "runtime/trace.h"
 
 #include "tests/check.h"
+#include "tests/folders.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -157,10 +158,10 @@ static inline void all_traces_are_sealed(const char *sub)
 /* Sets the paths; a new directory around the job's. */
 static inline int by_hand_begin(char *parent)
 {
-    const char *build = getenv("CRYSTAL_BUILDDIR"), *asan = getenv("ASAN_OPTIONS");
+    const char *build = build_folder(), *asan = getenv("ASAN_OPTIONS");
     char asan_options[512];
 
-    if (!build || !mkdtemp(parent))
+    if (!mkdtemp(parent))
         return -1;
     /* a rank that is to die of a signal must do so under AddressSanitizer, too */
     (void)snprintf(asan_options, sizeof asan_options, "%s:handle_segv=0",

@@ -7,6 +7,7 @@
 #include "runtime/graph_write.h"
 #include "runtime/synth.h"
 
+#include "tests/folders.h"
 #include "tests/must.h"
 
 #include <stdio.h>
@@ -93,13 +94,13 @@ static inline void edit_graph(const struct crystal_graph *g, const char *path,
 static inline struct crystal_graph *edit_example(const char *name, uint32_t dp,
                                                  uint32_t ep, const char *path)
 {
-    const char *srcdir = getenv("CRYSTAL_SRCDIR");
+    const char *srcdir = source_folder();
     struct crystal_graph *g;
     struct crystal_synth s;
     char yaml[4096];
 
-    (void)snprintf(yaml, sizeof yaml, "%s/contrib/examples/synth/%s.yaml",
-                   srcdir ? srcdir : ".", name);
+    (void)snprintf(yaml, sizeof yaml, "%s/contrib/examples/synth/%s.yaml", srcdir,
+                   name);
     EDIT_MUST(crystal_synth_read(yaml, &s, &edit_err));
     s.dp = dp;
     s.ep = ep;

@@ -9,6 +9,8 @@
 #include "runtime/crystal_stream.h"
 #include "runtime/env.h"
 
+#include "tests/folders.h"
+
 #include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -101,7 +103,7 @@ static int ascending(const void *a, const void *b)
 
 int main(void)
 {
-    const char *build = getenv("CRYSTAL_BUILDDIR");
+    const char *build = build_folder();
     char directory[] = "/tmp/crystal-bench.XXXXXX", path[4096], null_path[4096];
     struct library direct, recorded;
     double rounds[ROUNDS];
@@ -109,13 +111,12 @@ int main(void)
     if (!mkdtemp(directory))
         return 1;
     (void)snprintf(null_path, sizeof null_path, "%s/tests/fake/.libs/null_nccl.so",
-                   build ? build : ".");
+                   build);
     if (null_path[0] != '/' && !realpath("tests/fake/.libs/null_nccl.so", null_path)) {
         perror("tests/fake/.libs/null_nccl.so");
         return 1;
     }
-    (void)snprintf(path, sizeof path, "%s/.libs/libcrystal-nccl.so",
-                   build ? build : ".");
+    (void)snprintf(path, sizeof path, "%s/.libs/libcrystal-nccl.so", build);
     (void)setenv(CRYSTAL_ENV_PASS_LIBRARY, null_path, 1);
     (void)setenv(CRYSTAL_ENV_TRACE_DIR, directory, 1);
     (void)setenv(CRYSTAL_ENV_LRANK, "0", 1);

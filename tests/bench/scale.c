@@ -8,6 +8,8 @@
 #include "runtime/synth.h"
 #include "runtime/verify.h"
 
+#include "tests/folders.h"
+
 #include <fcntl.h>
 #include <malloc.h>
 #include <stdio.h>
@@ -52,12 +54,11 @@ static double peak_gib(void)
 
 static void synth(struct crystal_synth *s, uint32_t dp)
 {
-    const char *srcdir = getenv("CRYSTAL_SRCDIR");
+    const char *srcdir = source_folder();
     char yaml[4096];
 
     (void)snprintf(yaml, sizeof yaml,
-                   "%s/contrib/examples/synth/qwen3-235b-a22b-8192.yaml",
-                   srcdir ? srcdir : ".");
+                   "%s/contrib/examples/synth/qwen3-235b-a22b-8192.yaml", srcdir);
     MUST(crystal_synth_read(yaml, s, &err));
     s->dp = dp ? dp : s->dp;
     s->ep = s->ep < s->dp ? s->ep : s->dp;

@@ -5,6 +5,7 @@
 #include "config.h"
 
 #include "tests/check.h"
+#include "tests/folders.h"
 #include "tests/hostccl/server.h"
 
 #define COUNT 70001
@@ -174,12 +175,12 @@ static void what_goes_wrong(void)
 
 int main(void)
 {
-    const char *build = getenv("CRYSTAL_BUILDDIR");
+    const char *build = build_folder();
 
     check_begin();
     (void)snprintf(log_path, sizeof log_path, "/tmp/crystal-backend.%d", (int)getpid());
     (void)snprintf(plugin_path, sizeof plugin_path, "%s/tests/fake/.libs/net_socket.so",
-                   build ? build : ".");
+                   build);
     (void)setenv("NET_SOCKET_LOG", log_path, 1);
     CHECK_RUN(all_ranks_real);
     CHECK_RUN(paced_like_the_wire);

@@ -19,6 +19,8 @@
 
 #define NCCL_API(type, name, proto, args) type nccl##name proto;
 #include "runtime/nccl_api.def"
+
+#include "tests/folders.h"
 #undef NCCL_API
 
 #define RANKS_IDS 8
@@ -45,11 +47,10 @@ static int ranks_failed; /* checks failed in this process */
 
 static inline void ranks_environment(void)
 {
-    const char *build = getenv("CRYSTAL_BUILDDIR");
+    const char *build = build_folder();
     char path[4096];
 
-    (void)snprintf(path, sizeof path, "%s/.libs/libnccl-net-crystal.so",
-                   build ? build : ".");
+    (void)snprintf(path, sizeof path, "%s/.libs/libnccl-net-crystal.so", build);
     (void)setenv("NCCL_NET_PLUGIN", path, 0);
 }
 

@@ -4,6 +4,7 @@
 #ifndef CRYSTAL_TESTS_SERVER_H
 #define CRYSTAL_TESTS_SERVER_H
 
+#include "tests/folders.h"
 #include "tests/hostccl/ranks.h"
 
 #include "runtime/env.h"
@@ -34,12 +35,11 @@ static inline int server_start_grid(struct server *s, int n, int per_node,
                                     const char *real, const char *grid)
 {
     static char line[4096];
-    const char *build = getenv("CRYSTAL_BUILDDIR");
+    const char *build = build_folder();
     char path[4096], count[16], node[16];
     int in[2], out[2];
 
-    (void)snprintf(path, sizeof path, "%s/tests/programs/nodeserver",
-                   build ? build : ".");
+    (void)snprintf(path, sizeof path, "%s/tests/programs/nodeserver", build);
     (void)snprintf(count, sizeof count, "%d", n);
     (void)snprintf(node, sizeof node, "%d", per_node);
     fflush(stdout);

@@ -4,6 +4,7 @@
 #include "replay/calibrate.h"
 
 #include "tests/check.h"
+#include "tests/folders.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -68,14 +69,14 @@ static void a_library_that_is_not_there(void)
 
 int main(void)
 {
-    const char *build = getenv("CRYSTAL_BUILDDIR");
+    const char *build = build_folder();
 
     check_begin();
 
     (void)snprintf(nccl_library, sizeof nccl_library, "%s/.libs/libcrystal-hostccl.so",
-                   build ? build : ".");
+                   build);
     (void)snprintf(net_plugin, sizeof net_plugin, "%s/.libs/libnccl-net-crystal.so",
-                   build ? build : ".");
+                   build);
     CHECK_RUN(a_cost_is_found);
     CHECK_RUN(a_slow_wire_takes_fewer_rounds);
     CHECK_RUN(a_library_that_is_not_there);

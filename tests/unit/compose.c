@@ -8,6 +8,7 @@
 
 #include "tests/check.h"
 #include "tests/composed.h"
+#include "tests/folders.h"
 
 #include <errno.h>
 
@@ -458,13 +459,12 @@ static void refuses_every_cut(void)
  * CRYSTAL_TEST_UPDATE=1 writes the newer one anew. */
 static void golden(void)
 {
-    const char *srcdir = getenv("CRYSTAL_SRCDIR");
+    const char *srcdir = source_folder();
     struct crystal_profile *p;
     char path[4096];
 
     for (int version = 1; version <= 2; version++) {
-        (void)snprintf(path, sizeof path, "%s/tests/data/profile-v%d",
-                       srcdir ? srcdir : ".", version);
+        (void)snprintf(path, sizeof path, "%s/tests/data/profile-v%d", srcdir, version);
         if (version == 2 && getenv("CRYSTAL_TEST_UPDATE")) {
             char command[4400];
             struct job j;

@@ -4,6 +4,7 @@
 #include "runtime/conf.h"
 
 #include "tests/check.h"
+#include "tests/folders.h"
 
 static struct crystal_error err;
 
@@ -200,12 +201,12 @@ static void faults(void)
 
 static size_t read_source(const char *name, char *text, size_t text_bytes)
 {
-    const char *source = getenv("CRYSTAL_SRCDIR");
+    const char *source = source_folder();
     char path[512];
     size_t got = 0;
     FILE *file;
 
-    snprintf(path, sizeof path, "%s/%s", source ? source : ".", name);
+    snprintf(path, sizeof path, "%s/%s", source, name);
     file = fopen(path, "r");
     if (file) {
         got = fread(text, 1, text_bytes - 1, file);
@@ -235,11 +236,11 @@ static void manual_page_is_the_table(void)
 static void example_file_is_the_table(void)
 {
     static char text[65536];
-    const char *source = getenv("CRYSTAL_SRCDIR");
+    const char *source = source_folder();
     char path[512], line[1024];
     struct crystal_conf defaults, example;
 
-    snprintf(path, sizeof path, "%s/etc/crystal.yaml", source ? source : ".");
+    snprintf(path, sizeof path, "%s/etc/crystal.yaml", source);
     CHECK_EQ(crystal_conf_read(NULL, &defaults, &err), 0);
     CHECK_EQ(crystal_conf_read(path, &example, &err), 0);
     CHECK_EQ(example.enabled, defaults.enabled);

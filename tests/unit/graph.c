@@ -6,6 +6,7 @@
 #include "runtime/graph.h"
 
 #include "tests/check.h"
+#include "tests/folders.h"
 #include "tests/job.h"
 
 #include <errno.h>
@@ -384,13 +385,12 @@ static void refuses_every_cut(void)
 static void golden(void)
 {
     static unsigned char want[1 << 16], got[1 << 16];
-    const char *srcdir = getenv("CRYSTAL_SRCDIR");
+    const char *srcdir = source_folder();
     char path[160], golden_path[4096];
     struct job j;
     size_t count, want_count;
 
-    (void)snprintf(golden_path, sizeof golden_path, "%s/tests/data/graph-v1",
-                   srcdir ? srcdir : ".");
+    (void)snprintf(golden_path, sizeof golden_path, "%s/tests/data/graph-v1", srcdir);
     replica(&j);
     crystal_graph_close(built(&j));
     job_path(&j, path, sizeof path, "job.graph");

@@ -9,6 +9,7 @@
 #include "runtime/verify.h"
 
 #include "tests/check.h"
+#include "tests/folders.h"
 #include "tests/graph_edit.h"
 
 #include <unistd.h>
@@ -35,7 +36,7 @@ static struct crystal_graph *import(void)
 
     for (int r = 0; r < RANKS; r++)
         (void)snprintf(path[r], sizeof path[r], "%s/tests/data/import-others.%d.et",
-                       getenv("CRYSTAL_SRCDIR") ? getenv("CRYSTAL_SRCDIR") : ".", r);
+                       source_folder(), r);
     spill(groups_path, "{\"both\": [0, 1]}", 16);
     EDIT_MUST(crystal_import_traces(list, RANKS, groups_path, &network, graph_path,
                                     &edit_err));

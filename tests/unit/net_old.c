@@ -8,6 +8,7 @@
 #include "runtime/nccl_net_old_abi.h"
 
 #include "tests/check.h"
+#include "tests/folders.h"
 
 #include <dlfcn.h>
 #include <sched.h>
@@ -197,8 +198,7 @@ int main(void)
     (void)alarm(60);
     (void)unsetenv(CRYSTAL_ENV_BOARD);
     (void)setenv(CRYSTAL_ENV_WIRE, "50000000000,1000", 1);
-    (void)snprintf(path, sizeof path, "%s/.libs/%s", getenv("CRYSTAL_BUILDDIR"),
-                   PLUGIN);
+    (void)snprintf(path, sizeof path, "%s/.libs/%s", build_folder(), PLUGIN);
     library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     if (!library) {
         printf("Bail out! %s\n", dlerror());

@@ -8,6 +8,7 @@
 #include "runtime/nccl_tuner_abi.h"
 
 #include "tests/check.h"
+#include "tests/folders.h"
 
 #include <dlfcn.h>
 
@@ -69,7 +70,7 @@ static void begin(void)
                                           .wire_bytes_per_s = 50000000000U,
                                           .directory = directory};
     char path[4200];
-    const char *build = getenv("CRYSTAL_BUILDDIR");
+    const char *build = build_folder();
 
     strcpy(directory, "/tmp/crystal-plugin-XXXXXX");
     if (!mkdtemp(directory) || !(board = crystal_board_create(&config, &err))) {
@@ -85,8 +86,7 @@ static void begin(void)
         (void)snprintf(path, sizeof path, "%s,%s,%s", device, device, device);
         (void)setenv(CRYSTAL_ENV_NIC_PCI, path, 1);
     }
-    (void)snprintf(path, sizeof path, "%s/.libs/libnccl-net-crystal.so",
-                   build ? build : ".");
+    (void)snprintf(path, sizeof path, "%s/.libs/libnccl-net-crystal.so", build);
     library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     if (!library) {
         printf("Bail out! %s\n", dlerror());

@@ -5,6 +5,7 @@
 #include "config.h"
 
 #include "tests/check.h"
+#include "tests/folders.h"
 #include "tests/hostccl/ranks.h"
 
 #define COUNT 1000
@@ -32,11 +33,10 @@ static void server_line(char *line, size_t bytes)
 static void server_start(int n, int per_node, const char *real)
 {
     char program[4096], line[4200], n_text[16], per_node_text[16];
-    const char *build = getenv("CRYSTAL_BUILDDIR");
+    const char *build = build_folder();
     int in[2], out[2];
 
-    (void)snprintf(program, sizeof program, "%s/tests/programs/nodeserver",
-                   build ? build : ".");
+    (void)snprintf(program, sizeof program, "%s/tests/programs/nodeserver", build);
     (void)snprintf(n_text, sizeof n_text, "%d", n);
     (void)snprintf(per_node_text, sizeof per_node_text, "%d", per_node);
     if (pipe(in) || pipe(out)) {

@@ -8,6 +8,7 @@
 #include "capture/recorder.h"
 
 #include "tests/check.h"
+#include "tests/folders.h"
 
 #include <errno.h>
 #include <limits.h>
@@ -289,12 +290,12 @@ static void first_of_each_shape_is_kept(void)
 
 int main(void)
 {
-    const char *from = getenv("CRYSTAL_BUILDDIR");
+    const char *from = build_folder();
     char line[128];
 
     check_begin();
     (void)snprintf(directory, sizeof directory, "/tmp/crystal-recorder.XXXXXX");
-    if (!from || !mkdtemp(directory))
+    if (!mkdtemp(directory))
         return 1;
     (void)snprintf(build, sizeof build, "%s", from);
     CHECK_RUN(first_of_each_shape_is_kept);

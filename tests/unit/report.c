@@ -10,6 +10,7 @@
 #include "runtime/graph.h"
 
 #include "tests/check.h"
+#include "tests/folders.h"
 #include "tests/job.h"
 
 #include <errno.h>
@@ -174,11 +175,10 @@ static char *slurp(const char *path)
 
 static void golden(const struct job *j, const char *name, const char *data)
 {
-    const char *srcdir = getenv("CRYSTAL_SRCDIR");
+    const char *srcdir = source_folder();
     char path[160], golden_path[4096], *got, *want;
 
-    (void)snprintf(golden_path, sizeof golden_path, "%s/tests/data/%s",
-                   srcdir ? srcdir : ".", data);
+    (void)snprintf(golden_path, sizeof golden_path, "%s/tests/data/%s", srcdir, data);
     job_path(j, path, sizeof path, "%s", name);
     got = strdup(slurp(path));
     JOB_MUST(!got);

@@ -11,6 +11,7 @@
 #include "runtime/message.h"
 #include "runtime/payload.h"
 #include "tests/check.h"
+#include "tests/folders.h"
 
 #include <errno.h>
 #include <stddef.h>
@@ -18,13 +19,13 @@
 
 static void golden(const char *name, const void *bytes, size_t count)
 {
-    const char *source = getenv("CRYSTAL_SRCDIR");
+    const char *source = source_folder();
     unsigned char want[4096];
     char path[512];
     size_t got;
     FILE *f;
 
-    (void)snprintf(path, sizeof path, "%s/tests/data/%s", source ? source : ".", name);
+    (void)snprintf(path, sizeof path, "%s/tests/data/%s", source, name);
     if (getenv("CRYSTAL_TEST_UPDATE")) {
         f = fopen(path, "wb");
         CHECK(f && fwrite(bytes, 1, count, f) == count);
@@ -145,14 +146,13 @@ static void meeting(void)
 /* A peer of version 1 is not misunderstood. */
 static void old_messages(void)
 {
-    const char *source = getenv("CRYSTAL_SRCDIR");
+    const char *source = source_folder();
     struct crystal_message_head head = {0};
     struct crystal_error err = {0};
     char path[512];
     FILE *f;
 
-    (void)snprintf(path, sizeof path, "%s/tests/data/message-bytes-v1",
-                   source ? source : ".");
+    (void)snprintf(path, sizeof path, "%s/tests/data/message-bytes-v1", source);
     f = fopen(path, "rb");
     CHECK(f);
     if (!f)

@@ -8,6 +8,7 @@
 #include "runtime/synth.h"
 
 #include "tests/check.h"
+#include "tests/folders.h"
 #include "tests/must.h"
 
 #include <errno.h>
@@ -197,9 +198,9 @@ static const char golden_text[] = "parallel: {tp: 2, dp: 2, pp: 2}\nmodel: {laye
 
 static void golden_path(char *to, size_t bytes, const char *name)
 {
-    const char *srcdir = getenv("CRYSTAL_SRCDIR");
+    const char *srcdir = source_folder();
 
-    (void)snprintf(to, bytes, "%s/tests/data/%s", srcdir ? srcdir : ".", name);
+    (void)snprintf(to, bytes, "%s/tests/data/%s", srcdir, name);
 }
 
 /* The bytes of version 4 are frozen: this description still makes the golden file.

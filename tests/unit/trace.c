@@ -8,6 +8,7 @@
 #include "runtime/trace.h"
 
 #include "tests/check.h"
+#include "tests/folders.h"
 
 #include <errno.h>
 #include <signal.h>
@@ -77,9 +78,9 @@ static int write_golden(const char *to)
 
 static void golden_path(const char *file, char *out, size_t out_bytes)
 {
-    const char *source = getenv("CRYSTAL_SRCDIR");
+    const char *source = source_folder();
 
-    (void)snprintf(out, out_bytes, "%s/tests/data/%s", source ? source : ".", file);
+    (void)snprintf(out, out_bytes, "%s/tests/data/%s", source, file);
 }
 
 static void golden_file_is_read(void)
