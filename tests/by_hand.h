@@ -35,23 +35,27 @@ static inline void pause_ms(long ms)
 static inline pid_t start(const char *format, ...)
     __attribute__((format(printf, 1, 2)));
 
-/* Runs a shell line in the background, output to a file. */
+/* Runs a shell line in the background, output to a file. It ends with the test, where
+ * that is cut off, and so do the stages and ranks that it has started. */
 static inline pid_t start(const char *format, ...)
 {
+    static const char on_term[] = "trap 'trap - TERM; kill 0' TERM\n";
     char line[8192], path[PATH_MAX + 16];
     va_list args;
     pid_t pid;
 
+    memcpy(line, on_term, sizeof on_term);
     va_start(args, format);
-    (void)vsnprintf(line, sizeof line, format, args);
+    (void)vsnprintf(line + sizeof on_term - 1, sizeof line - sizeof on_term + 1, format,
+                    args);
     va_end(args);
     (void)snprintf(path, sizeof path, "%s.out", job_dir);
     pid = fork();
     if (pid == 0) {
         int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC, 0600);
 
-        /* a test that is ended ends its loops */
-        (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
+        (void)setpgid(0, 0); /* whom "kill 0" means */
+        (void)prctl(PR_SET_PDEATHSIG, SIGTERM);
         (void)dup2(fd, 1);
         (void)dup2(fd, 2);
         (void)execl("/bin/sh", "sh", "-c", line, (char *)NULL);
@@ -179,7 +183,6 @@ static inline void own_job(const char *name)
 {
     char from[PATH_MAX];
 
-    alarm(300); /* a child has none */
     memcpy(from, job_dir, sizeof from);
     (void)snprintf(job_dir + strlen(job_dir), sizeof job_dir - strlen(job_dir), ".%s",
                    name);

@@ -11,7 +11,6 @@
 static inline void prepare_nodes(unsigned ranks, unsigned per_node, const char *sandbox,
                                  const char *options)
 {
-    alarm(150); /* for a machine that is loaded with other work */
     CHECK_EQ(finish(start("rm -rf %s && mkdir -m 700 %s && cd %s && "
                           "printf 'plan:\n  passes: 1\n' >one-pass.yaml && "
                           "exec %s layout --config=one-pass.yaml --logical-ranks=%u "
@@ -94,7 +93,6 @@ static inline int nodes_together(char *parent, const struct check_case *cases,
     if (nodes_begin(parent))
         return 1;
     check_begin();
-    alarm(300);
     check_together(cases, count);
     by_hand_end(parent);
     return check_end();

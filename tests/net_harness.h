@@ -279,8 +279,7 @@ static inline void run_two(process_fn first, process_fn second)
     for (int i = 0; i < 2; i++) {
         pids[i] = fork();
         if (pids[i] == 0) {
-            alarm(30);
-            check_ok = true;
+            check_begin_child();
             (void)close(pair[1 - i]);
             mains[i](pair[i]);
             fflush(stdout);
@@ -305,8 +304,7 @@ static inline void run_one(process_fn main_fn)
     fflush(stdout);
     pid = fork();
     if (pid == 0) {
-        alarm(30);
-        check_ok = true;
+        check_begin_child();
         main_fn(-1);
         fflush(stdout);
         exit(check_ok ? 0 : 1);

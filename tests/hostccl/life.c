@@ -674,7 +674,6 @@ static void exits_with_work_left(void)
 int main(void)
 {
     check_begin();
-    (void)alarm(600); /* many processes on a busy machine */
     CHECK_RUN(bootstraps_16_ranks);
     CHECK_RUN(checks_in_at_several_roots);
     CHECK_RUN(splits);

@@ -172,7 +172,6 @@ static void in_the_ll_protocol(void)
 int main(void)
 {
     check_begin();
-    (void)alarm(600); /* many processes on a busy machine */
     CHECK_RUN(over_2_to_17_ranks);
     CHECK_RUN(over_trees_of_2_to_17_ranks);
     CHECK_RUN(in_the_ll_protocol);

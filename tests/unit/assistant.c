@@ -333,7 +333,6 @@ static void answers_that_were_not_asked(void)
 int main(void)
 {
     check_begin();
-    alarm(120);
     CHECK_RUN(bytes_are_sent_when_it_is_time);
     CHECK_RUN(bytes_are_taken);
     CHECK_RUN(what_is_no_request_ends_the_connection);

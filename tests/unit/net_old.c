@@ -195,7 +195,6 @@ int main(void)
     char path[512];
 
     check_begin();
-    (void)alarm(60);
     (void)unsetenv(CRYSTAL_ENV_BOARD);
     (void)setenv(CRYSTAL_ENV_WIRE, "50000000000,1000", 1);
     (void)snprintf(path, sizeof path, "%s/.libs/%s", build_folder(), PLUGIN);

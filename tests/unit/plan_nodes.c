@@ -95,7 +95,6 @@ static void two_nodes_find_what_one_does(void)
     own_job("same");
     use_program("timed_train");
     prepare("0-3,12-15", "--parallel=dp=16");
-    alarm(300);
     capture_job(OPTIONS);
     CHECK_EQ(finish(start("exec %s plan --job %s -- %s %s", scrystal, job_dir, program,
                           OPTIONS)),
@@ -233,7 +232,6 @@ static void faults(void)
     own_job("faults");
     use_program("exactprog");
     prepare("0-3,12-15", "");
-    alarm(300);
     CHECK_EQ(chdir(job_dir), 0); /* for the shell lines */
     capture_job("");
     an_agent_is_killed();

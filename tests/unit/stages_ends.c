@@ -207,7 +207,6 @@ int main(void)
     char parent[] = "/tmp/crystal-stages.XXXXXX";
 
     check_begin();
-    alarm(300); /* mostly waits */
     if (by_hand_begin(parent))
         return 1;
     make_plan();

@@ -80,9 +80,6 @@ static void agrees_with_the_simulator(void)
         uint64_t seed = state;
         struct crystal_graph *g;
 
-        if (i % 100 == 0)
-            alarm(60); /* it is alive: a loaded machine may take longer for all */
-
         job_make(&job);
         g = job_write(&job);
         sim.are_all = below(3) == 0;

@@ -74,8 +74,7 @@ static void real_rank(void)
     pthread_t threads[2];
     char lrank[16];
 
-    alarm(60);
-    check_ok = true;
+    check_begin_child();
     (void)snprintf(lrank, sizeof lrank, "%d", FIRST_RANK + CRANK);
     (void)setenv("CRYSTAL_LRANK", lrank, 1);
     for (unsigned c = 0; c < 2 && check_ok; c++) {

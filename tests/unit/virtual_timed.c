@@ -69,8 +69,7 @@ static pid_t child_start(int crank, void (*main_fn)(struct ring *ring))
         char lrank[16];
         struct ring ring = {.rank = {.nranks = NRANKS}};
 
-        alarm(30);
-        check_ok = true;
+        check_begin_child();
         (void)snprintf(lrank, sizeof lrank, "%d", FIRST_RANK + crank);
         (void)setenv("CRYSTAL_LRANK", lrank, 1);
         CHECK(rank_init(&ring.rank, COMM, NRANKS, crank));
