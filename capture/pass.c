@@ -292,15 +292,11 @@ ncclResult_t pass_GroupSimulateEnd(ncclSimInfo_t *info)
 
 /* --- end --- */
 
-static void drain(void)
+void pass_drain(void)
 {
-    struct pass_stream *s;
     uint64_t dropped = 0;
 
-    pass_rec_lock();
-    s = pass.all_streams;
-    pass_rec_unlock();
-    for (; s; s = s->next)
+    for (struct pass_stream *s = pass_streams(); s; s = s->next)
         if (s->lane)
             dropped += pass_lane_drain(s->lane, DRAIN_MS);
     if (dropped)
@@ -331,12 +327,16 @@ static void flush_comms(void)
 void pass_iteration_hint(void)
 {
     struct recorder *r = recorder_get();
-    uint64_t count = recorder_hint(r);
+    uint64_t count;
 
+    for (struct pass_stream *s = pass_streams(); s; s = s->next)
+        if (s->lane)
+            pass_lane_hurry(s->lane); /* the hint's flush takes what is known */
+    count = recorder_hint(r);
     if (!r->iterations || count <= r->iterations)
         return;
     flush_comms();
-    drain();
+    pass_drain();
     recorder_finish(r, 1);
     (void)fflush(NULL); /* nobody to tell */
     _exit(0);
@@ -344,6 +344,6 @@ void pass_iteration_hint(void)
 
 void pass_finish(int stopped)
 {
-    drain();
+    pass_drain();
     recorder_finish(recorder_get(), stopped);
 }

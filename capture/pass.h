@@ -53,6 +53,10 @@ void *pass_map_get(struct pointer_map *map, const void *key);
 void pass_map_put(struct pointer_map *map, const void *key, void *value);
 void pass_map_drop(struct pointer_map *map, const void *key);
 
+/* All streams; they stay, new ones come in front. */
+struct pass_stream *pass_streams(void);
+/* Waits a while for the ends of all operations and writes them down. */
+void pass_drain(void);
 /* The key of a stream; NULL streams have one, too. */
 const void *pass_stream_key(ncclStream_t stream);
 /* A stream of the library: made known, found, its index in the trace. */

@@ -11,6 +11,7 @@
 
 #include <errno.h>
 #include <stdatomic.h>
+#include <stdlib.h>
 
 static struct {
     int is_open;
@@ -137,6 +138,7 @@ void pass_cuda_activate(void)
     if (!cuda.is_open || atomic_load_explicit(&cuda.is_active, memory_order_acquire))
         return;
     (void)cuda_api_get()->cudaGetDevice(&cuda.gpu); /* else the first one */
+    (void)atexit(pass_drain); /* else the destructor does it, after CUDA's own end */
     work_start(1);
     atomic_store_explicit(&cuda.is_active, 1, memory_order_release);
 }
@@ -205,12 +207,8 @@ int pass_cuda_device_synchronize(void)
     struct recorder *r = recorder_get();
     uint64_t from_ns = recorder_now_ns(r);
     int code = cuda_api_get()->cudaDeviceSynchronize();
-    struct pass_stream *s;
 
-    pass_rec_lock();
-    s = pass.all_streams; /* only ever grows at its front */
-    pass_rec_unlock();
-    for (; s; s = s->next)
+    for (struct pass_stream *s = pass_streams(); s; s = s->next)
         recorder_waited(r, CRYSTAL_OP_SYNC, 0, s->index, from_ns);
     return code;
 }

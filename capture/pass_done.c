@@ -1,17 +1,18 @@
-/* See pass_done.h. A ring between issuing threads and the lane's thread, without a
- * lock: a note's number is claimed, the note filled, and its `ready` set to its number
- * + 1. The lane's thread sleeps on a futex only when nothing is ready; the issuing
- * thread makes a system call only to wake it.
+/* See pass_done.h. A ring between issuing threads and whoever settles, without a lock
+ * for the former: a note's number is claimed, the note filled, and its `ready` set to
+ * its number + 1. Notes are settled in their order, by one thread at a time.
  */
 #include "config.h"
 
 #include "capture/pass_done.h"
 
 #include "capture/recorder.h"
+#include "runtime/clock.h"
 #include "runtime/thread.h"
 
 #include <errno.h>
 #include <linux/futex.h>
+#include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,21 +22,24 @@
 
 #define NOTES  1024 /* under way per stream; a power of two */
 #define MARGIN 64   /* more threads do not issue on one stream at once */
+#define MANY   512  /* from here on an issuing thread sees to it that */
+#define EVERY  64   /* notes are settled, each so many */
 #define BATCH  64   /* DONE records per turn at the recorder's lock */
 #define LOOKS                                                               \
     100 /* before sleeping, a few us: less than falling asleep costs, and a \
-           burst of calls finds the thread awake */
+           burst of calls finds the watching thread awake */
 
 #define CACHE_LINE 64 /* what two threads write stays apart */
 
 struct note {
     _Alignas(CACHE_LINE) _Atomic uint32_t ready; /* number + 1; release and acquire */
     int last;
-    crystal_event_t event;  /* owned by the ring, made once */
-    crystal_event_t before; /* the same; NULL: events have no times */
     int has_begun;          /* before was recorded */
-    uint64_t record;
+    crystal_event_t event;  /* owned by the ring, made once */
+    crystal_event_t before; /* the same; NULL: none between which time is told */
+    uint64_t record;        /* 0: no end is to be seen */
     uint64_t issue_ns;
+    uint64_t seen_ns; /* the watching thread's: the end; 0: it failed */
 };
 
 /* Its padding keeps apart what different threads write. */
@@ -46,16 +50,30 @@ struct pass_lane { /* NOLINT(clang-analyzer-optin.performance.Padding) */
     _Alignas(CACHE_LINE) _Atomic uint32_t claimed; /* numbers given out, without end */
     _Atomic uint32_t taken_seen;                   /* an old value of taken; relaxed */
     _Atomic uint64_t dropped; /* operations that get no DONE record */
-    /* both */
-    _Alignas(CACHE_LINE) _Atomic uint32_t is_asleep; /* the futex; sequentially
-                                                        consistent with `ready` */
-    _Alignas(CACHE_LINE) _Atomic uint32_t taken;     /* numbers settled */
-    /* the lane's thread only */
-    uint64_t ended_ns; /* of the last operation */
+    /* whoever settles */
+    _Alignas(CACHE_LINE) pthread_mutex_t settling; /* of the rest, but to read taken */
+    _Atomic uint32_t taken;                        /* numbers settled */
+    uint64_t ended_ns;                             /* of the last operation */
     uint32_t done_count;
     struct crystal_op done[BATCH];
+    /* of a library without times: the watching thread */
+    _Alignas(CACHE_LINE) _Atomic uint32_t is_asleep; /* the futex; sequentially
+                                                        consistent with `ready` */
+    _Atomic uint32_t watched;                        /* numbers whose ends were seen */
     struct note notes[NOTES];
 };
+
+static struct note *note_at(struct pass_lane *lane, uint32_t number)
+{
+    return &lane->notes[number % NOTES];
+}
+
+static int is_ready(struct pass_lane *lane, uint32_t number)
+{
+    return atomic_load(&note_at(lane, number)->ready) == number + 1;
+}
+
+/* --- settling --- */
 
 static void flush_done(struct pass_lane *lane)
 {
@@ -63,40 +81,61 @@ static void flush_done(struct pass_lane *lane)
     lane->done_count = 0;
 }
 
-/* When work whose end was just seen began. */
+/* When the event of note `number` was reached, since the trace began; not before it was
+ * issued or the one before it ended, as CUDA's times are a little off. ncclInProgress:
+ * not yet; another error: it never is. */
+static ncclResult_t end_of(struct pass_lane *lane, uint32_t number, uint64_t *ret_ns)
+{
+    const struct pass_done_library *library = lane->library;
+    const struct note *note = note_at(lane, number);
+    ncclResult_t result = ncclSuccess;
+    uint64_t end_ns = 0, start_ns, least_ns;
+
+    if (!library->event_time &&
+        (int32_t)(atomic_load_explicit(&lane->watched, memory_order_acquire) -
+                  number) <= 0)
+        return ncclInProgress; /* until then the note is in use */
+    if (!note->record)
+        return ncclInvalidUsage;
+    if (library->event_time)
+        result = library->event_time(note->event, &end_ns);
+    else if (!(end_ns = note->seen_ns))
+        result = ncclSystemError;
+    least_ns = note->issue_ns > lane->ended_ns ? note->issue_ns : lane->ended_ns;
+    start_ns = recorder_get()->start_ns;
+    *ret_ns = end_ns > start_ns + least_ns ? end_ns - start_ns : least_ns;
+    return result;
+}
+
+/* When work that ended at end_ns began. */
 static uint64_t begin_of(struct pass_lane *lane, uint32_t from, uint32_t to,
                          uint64_t end_ns)
 {
-    const struct note *first = &lane->notes[from % NOTES];
+    const struct note *first = note_at(lane, from);
     uint64_t begin_ns =
         first->issue_ns > lane->ended_ns ? first->issue_ns : lane->ended_ns;
     uint64_t took_ns;
 
     if (first->has_begun &&
-        lane->library->event_elapsed(first->before, lane->notes[to % NOTES].event,
+        lane->library->event_elapsed(first->before, note_at(lane, to)->event,
                                      &took_ns) == ncclSuccess &&
         took_ns <= end_ns)
         begin_ns = end_ns - took_ns;
     return begin_ns;
 }
 
-/* Waits for the event of note `to` and writes what from .. to were. */
-static void settle(struct pass_lane *lane, uint32_t from, uint32_t to)
+/* Writes what from .. to were, whose event was reached at end_ns. */
+static void write_done(struct pass_lane *lane, uint32_t from, uint32_t to,
+                       uint64_t end_ns)
 {
-    ncclResult_t result =
-        lane->library->event_synchronize(lane->notes[to % NOTES].event);
-    uint64_t end_ns = recorder_now_ns(recorder_get());
-    uint64_t begin_ns = result == ncclSuccess ? begin_of(lane, from, to, end_ns) : 0;
+    uint64_t begin_ns = begin_of(lane, from, to, end_ns);
 
     for (uint32_t i = from; i != to + 1; i++) {
-        struct note *note = &lane->notes[i % NOTES];
-
-        note->has_begun = 0;
-        if (result != ncclSuccess || !note->record)
-            continue; /* what failed has no duration */
+        if (!note_at(lane, i)->record)
+            continue;
         lane->done[lane->done_count++] =
             (struct crystal_op){.kind = CRYSTAL_OP_DONE,
-                                .peer = (uint32_t)note->record,
+                                .peer = (uint32_t)note_at(lane, i)->record,
                                 .value = begin_ns,
                                 .t_ns = end_ns};
         if (lane->done_count == BATCH)
@@ -105,10 +144,54 @@ static void settle(struct pass_lane *lane, uint32_t from, uint32_t to)
     lane->ended_ns = end_ns;
 }
 
-static int is_ready(struct pass_lane *lane, uint32_t number)
+/* `settling` held. */
+static void settle(struct pass_lane *lane)
 {
-    return atomic_load(&lane->notes[number % NOTES].ready) == number + 1;
+    uint32_t from, to;
+    uint64_t end_ns;
+
+    from = to = atomic_load_explicit(&lane->taken, memory_order_relaxed);
+    for (; is_ready(lane, to); to++) {
+        ncclResult_t result;
+
+        if (!note_at(lane, to)->last)
+            continue;
+        result = end_of(lane, to, &end_ns);
+        if (result == ncclInProgress)
+            break;
+        if (result == ncclSuccess) /* what failed has no duration */
+            write_done(lane, from, to, end_ns);
+        for (uint32_t i = from; i != to + 1; i++)
+            note_at(lane, i)->has_begun = 0;
+        from = to + 1;
+        atomic_store_explicit(&lane->taken, from, memory_order_release);
+    }
+    flush_done(lane);
 }
+
+int pass_lane_settle(struct pass_lane *lane)
+{
+    int is_all;
+
+    if (pthread_mutex_trylock(&lane->settling))
+        return 0;
+    settle(lane);
+    is_all = atomic_load_explicit(&lane->taken, memory_order_relaxed) ==
+             atomic_load_explicit(&lane->claimed, memory_order_relaxed);
+    (void)pthread_mutex_unlock(&lane->settling); /* ours */
+    return is_all;
+}
+
+uint64_t pass_lane_drain(struct pass_lane *lane, int timeout_ms)
+{
+    const struct timespec pause = {0, 1000000};
+
+    while (!pass_lane_settle(lane) && timeout_ms-- > 0)
+        (void)nanosleep(&pause, NULL);
+    return atomic_exchange(&lane->dropped, 0);
+}
+
+/* --- the watching thread --- */
 
 /* Sleeps until note `number` is ready. */
 static void sleep_until_ready(struct pass_lane *lane, uint32_t number)
@@ -135,27 +218,34 @@ static void relax(void)
     }
 }
 
-static void *lane_main(void *argument)
+static void *watch_main(void *argument)
 {
     struct pass_lane *lane = argument;
-    uint32_t from = 0, to = 0;
 
-    for (;;) {
-        for (int i = 0; i < LOOKS && !is_ready(lane, to); i++)
+    for (uint32_t number = 0;; number++) {
+        struct note *note = note_at(lane, number);
+
+        for (int i = 0; i < LOOKS && !is_ready(lane, number); i++)
             relax();
-        if (!is_ready(lane, to)) {
-            flush_done(lane);
-            sleep_until_ready(lane, to);
-        }
-        if (lane->notes[to % NOTES].last) {
-            settle(lane, from, to);
-            from = to + 1;
-            atomic_store_explicit(&lane->taken, from, memory_order_release);
-        }
-        to++;
+        if (!is_ready(lane, number))
+            sleep_until_ready(lane, number);
+        if (note->last && note->record)
+            note->seen_ns = lane->library->event_synchronize(note->event) == ncclSuccess
+                                ? crystal_now_ns()
+                                : 0;
+        atomic_store_explicit(&lane->watched, number + 1, memory_order_release);
     }
     return NULL;
 }
+
+static void wake_watching(struct pass_lane *lane)
+{
+    if (atomic_load(&lane->is_asleep) && atomic_exchange(&lane->is_asleep, 0))
+        (void)syscall(SYS_futex, &lane->is_asleep, FUTEX_WAKE_PRIVATE, 1, NULL, NULL,
+                      0);
+}
+
+/* --- a lane --- */
 
 static void lane_free(struct pass_lane *lane)
 {
@@ -164,6 +254,7 @@ static void lane_free(struct pass_lane *lane)
         if (lane->notes[i].before)
             (void)lane->library->event_destroy(lane->notes[i].before);
     }
+    (void)pthread_mutex_destroy(&lane->settling); /* nobody has it */
     free(lane);
 }
 
@@ -193,13 +284,16 @@ struct pass_lane *pass_lane_create(const struct pass_done_library *library,
     memset(lane, 0, sizeof *lane);
     lane->library = library;
     lane->stream = stream;
+    (void)pthread_mutex_init(&lane->settling,
+                             NULL); /* cannot fail without attributes */
     for (unsigned i = 0; i < NOTES; i++)
         if (make_events(library, &lane->notes[i])) {
             (void)crystal_error_set(err, ENOMEM, "recorder: cannot create an event");
             lane_free(lane);
             return NULL;
         }
-    code = crystal_thread_start(NULL, lane_main, lane);
+    if (!library->event_time)
+        code = crystal_thread_start(NULL, watch_main, lane);
     if (code) {
         (void)crystal_error_set(err, code, "recorder: cannot start a thread");
         lane_free(lane);
@@ -208,11 +302,42 @@ struct pass_lane *pass_lane_create(const struct pass_done_library *library,
     return lane;
 }
 
+/* --- issuing threads --- */
+
+/* Whether fewer than `room` notes are under way; sees to it that many get fewer. */
+static int has_room(struct pass_lane *lane, uint32_t room)
+{
+    uint32_t claimed = atomic_load_explicit(&lane->claimed, memory_order_relaxed);
+    uint32_t taken = atomic_load_explicit(&lane->taken_seen, memory_order_relaxed);
+
+    if (claimed - taken < MANY)
+        return 1;
+    if (claimed % EVERY == 0)
+        pass_lane_hurry(lane);
+    taken = atomic_load_explicit(&lane->taken, memory_order_acquire);
+    if (claimed - taken >= room && !lane->library->settle_soon) {
+        (void)pthread_mutex_lock(&lane->settling); /* whoever has it may have no CPU */
+        settle(lane);
+        (void)pthread_mutex_unlock(&lane->settling); /* ours */
+        taken = atomic_load_explicit(&lane->taken, memory_order_acquire);
+    }
+    atomic_store_explicit(&lane->taken_seen, taken, memory_order_relaxed);
+    return claimed - taken < room;
+}
+
+void pass_lane_hurry(struct pass_lane *lane)
+{
+    if (lane->library->settle_soon)
+        lane->library->settle_soon();
+    else
+        (void)pass_lane_settle(lane); /* else another thread is at it */
+}
+
 /* Two threads that issue on one stream at once may get each other's. */
 void pass_lane_begin(struct pass_lane *lane)
 {
     uint32_t claimed = atomic_load_explicit(&lane->claimed, memory_order_relaxed);
-    struct note *note = &lane->notes[claimed % NOTES];
+    struct note *note = note_at(lane, claimed);
 
     if (!note->before)
         return;
@@ -226,39 +351,24 @@ void pass_lane_begin(struct pass_lane *lane)
 void pass_lane_note(struct pass_lane *lane, uint64_t record, uint64_t issue_ns,
                     int last)
 {
-    uint32_t claimed = atomic_load_explicit(&lane->claimed, memory_order_relaxed);
-    uint32_t taken = atomic_load_explicit(&lane->taken_seen, memory_order_relaxed);
-    uint32_t room = NOTES - (last ? MARGIN : 2 * MARGIN);
     struct note *note;
+    uint32_t claimed;
 
-    if (claimed - taken >= room) {
-        taken = atomic_load_explicit(&lane->taken, memory_order_acquire);
-        atomic_store_explicit(&lane->taken_seen, taken, memory_order_relaxed);
-    }
-    if (claimed - taken >= room) {
+    if (!has_room(lane, NOTES - (last ? MARGIN : 2 * MARGIN))) {
         atomic_fetch_add_explicit(&lane->dropped, 1, memory_order_relaxed);
         return;
     }
     claimed = atomic_fetch_add_explicit(&lane->claimed, 1, memory_order_relaxed);
-    note = &lane->notes[claimed % NOTES];
+    note = note_at(lane, claimed);
     note->record = record;
     note->issue_ns = issue_ns;
     note->last = last;
     if (last && lane->library->event_record(note->event, lane->stream) != ncclSuccess)
         note->record = 0; /* the program learns of it from its own waits */
+    if (lane->library->event_time) {
+        atomic_store_explicit(&note->ready, claimed + 1, memory_order_release);
+        return;
+    }
     atomic_store(&note->ready, claimed + 1);
-    if (atomic_load(&lane->is_asleep) && atomic_exchange(&lane->is_asleep, 0))
-        (void)syscall(SYS_futex, &lane->is_asleep, FUTEX_WAKE_PRIVATE, 1, NULL, NULL,
-                      0);
-}
-
-uint64_t pass_lane_drain(struct pass_lane *lane, int timeout_ms)
-{
-    const struct timespec pause = {0, 1000000};
-
-    while (timeout_ms-- > 0 &&
-           (atomic_load(&lane->taken) != atomic_load(&lane->claimed) ||
-            !atomic_load(&lane->is_asleep)))
-        (void)nanosleep(&pause, NULL);
-    return atomic_load(&lane->dropped);
+    wake_watching(lane);
 }

@@ -53,6 +53,8 @@ static const char *find_streams(void *handle)
     memcpy(&pass.host.name, &function, sizeof function);
 #include "capture/stream_api.def"
 #undef STREAM_API
+    function = dlsym(handle, "crystal_event_time"); /* optional */
+    memcpy(&pass.done.event_time, &function, sizeof function);
     return missing;
 }
 
@@ -95,6 +97,24 @@ static int open_own(struct crystal_error *err)
     return pass_cuda_open(err);
 }
 
+struct pass_stream *pass_streams(void)
+{
+    struct pass_stream *s;
+
+    pass_rec_lock();
+    s = pass.all_streams;
+    pass_rec_unlock();
+    return s;
+}
+
+static void settle(int is_last)
+{
+    (void)is_last;
+    for (struct pass_stream *s = pass_streams(); s; s = s->next)
+        if (s->lane)
+            (void)pass_lane_settle(s->lane);
+}
+
 static void pass_open(void)
 {
     const char *on_device = getenv(CRYSTAL_ENV_PASS_DEVICE);
@@ -112,16 +132,18 @@ static void pass_open(void)
         crystal_log(CRYSTAL_LOG_ERROR, "pass", "%s", err.text);
         return;
     }
+    recorder_hooks(recorder_get(), NULL, settle);
     pass.done.event_create = pass.host.event_create;
     pass.done.event_record = pass.host.event_record;
     pass.done.event_synchronize = pass.host.event_synchronize;
     pass.done.event_destroy = pass.host.event_destroy;
-    pass.is_open = 1;
+    __atomic_store_n(&pass.is_open, 1, __ATOMIC_RELEASE);
 }
 
 int pass_is_open(void)
 {
-    (void)pthread_once(&pass.once, pass_open); /* valid arguments */
+    if (!__atomic_load_n(&pass.is_open, __ATOMIC_ACQUIRE))
+        (void)pthread_once(&pass.once, pass_open); /* valid arguments */
     return pass.is_open;
 }
 

@@ -18,10 +18,11 @@
 #include <string.h>
 #include <time.h>
 
-#define FLUSH_NS 200000000L
+#define FLUSH_NS 200000000U
 
 static struct recorder recorder = {.lock = PTHREAD_MUTEX_INITIALIZER};
 static pthread_once_t recorder_once = PTHREAD_ONCE_INIT;
+static int is_started; /* release: recorder_start is through */
 
 uint64_t recorder_now_ns(const struct recorder *r)
 {
@@ -48,40 +49,75 @@ static void child_after_fork(void)
     recorder.trace = NULL; /* the file and its buffer stay the parent's */
     recorder.payload = NULL;
     recorder.on_issue = NULL;
-    recorder.on_flush = NULL;
+    memset(recorder.on_flush, 0, sizeof recorder.on_flush);
 }
 
 void recorder_hooks(struct recorder *r, void (*on_issue)(uint64_t record),
                     void (*on_flush)(int is_last))
 {
+    int i = 0;
+
     (void)pthread_mutex_lock(&r->lock);
-    r->on_issue = on_issue;
-    r->on_flush = on_flush;
+    if (on_issue)
+        r->on_issue = on_issue;
+    while (i < RECORDER_FLUSHES - 1 && r->on_flush[i])
+        i++;
+    r->on_flush[i] = on_flush;
     (void)pthread_mutex_unlock(&r->lock);
 }
 
 /* Lets records be appended that are known late. */
 static void flush_late(int is_last)
 {
-    void (*on_flush)(int is_last);
+    void (*on_flush[RECORDER_FLUSHES])(int is_last) = {NULL};
 
     (void)pthread_mutex_lock(&recorder.lock);
-    on_flush = recorder.trace ? recorder.on_flush : NULL;
+    if (recorder.trace)
+        memcpy(on_flush, recorder.on_flush, sizeof on_flush);
     if (is_last)
         recorder.on_issue = NULL;
     (void)pthread_mutex_unlock(&recorder.lock);
-    if (on_flush)
-        on_flush(is_last);
+    for (int i = 0; i < RECORDER_FLUSHES; i++)
+        if (on_flush[i])
+            on_flush[i](is_last);
+}
+
+/* When the next flush is due, at the latest after FLUSH_NS. */
+static struct {
+    pthread_mutex_t lock;
+    pthread_cond_t changed; /* waits by CLOCK_MONOTONIC */
+    int is_due;             /* under the lock */
+} flush = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+void recorder_flush_soon(void)
+{
+    (void)pthread_mutex_lock(&flush.lock);
+    if (!flush.is_due)
+        (void)pthread_cond_signal(&flush.changed);
+    flush.is_due = 1;
+    (void)pthread_mutex_unlock(&flush.lock);
+}
+
+static void wait_until_due(void)
+{
+    uint64_t until_ns = crystal_now_ns() + FLUSH_NS;
+    const struct timespec until = {(time_t)(until_ns / 1000000000),
+                                   (long)(until_ns % 1000000000)};
+
+    (void)pthread_mutex_lock(&flush.lock);
+    while (!flush.is_due &&
+           !pthread_cond_timedwait(&flush.changed, &flush.lock, &until))
+        ;
+    flush.is_due = 0;
+    (void)pthread_mutex_unlock(&flush.lock);
 }
 
 /* What a rank did before it hangs and is killed should be in its trace, so records do
  * not stay in the buffer for longer than this. */
 static void *flusher_main(void *unused)
 {
-    const struct timespec pause = {0, FLUSH_NS};
-
     for (;;) {
-        (void)nanosleep(&pause, NULL);
+        wait_until_due();
         flush_late(0);
         (void)pthread_mutex_lock(&recorder.lock);
         if (recorder.trace)
@@ -93,6 +129,12 @@ static void *flusher_main(void *unused)
 
 static void start_flusher(void)
 {
+    pthread_condattr_t monotonic;
+
+    (void)pthread_condattr_init(&monotonic); /* these four cannot fail */
+    (void)pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    (void)pthread_cond_init(&flush.changed, &monotonic);
+    (void)pthread_condattr_destroy(&monotonic);
     /* Without it, appending still flushes when records are old. */
     (void)crystal_thread_start(NULL, flusher_main, NULL);
 }
@@ -142,9 +184,16 @@ static void recorder_start(void)
     start_flusher();
 }
 
+static void recorder_start_once(void)
+{
+    recorder_start();
+    __atomic_store_n(&is_started, 1, __ATOMIC_RELEASE);
+}
+
 struct recorder *recorder_get(void)
 {
-    (void)pthread_once(&recorder_once, recorder_start); /* valid arguments */
+    if (!__atomic_load_n(&is_started, __ATOMIC_ACQUIRE))
+        (void)pthread_once(&recorder_once, recorder_start_once); /* valid arguments */
     return &recorder;
 }
 

@@ -29,6 +29,8 @@ struct recorder_call {
     uint64_t count; /* elements as in the API call */
 };
 
+#define RECORDER_FLUSHES 2 /* at most so many hooks */
+
 struct recorder {
     pthread_mutex_t lock;                   /* all fields below but the constant ones */
     struct crystal_trace_writer *trace;     /* NULL: not recording */
@@ -42,7 +44,7 @@ struct recorder {
     struct keep keep; /* which contributions */
     /* who wants to know, see recorder_hooks; NULL: nobody */
     void (*on_issue)(uint64_t record);
-    void (*on_flush)(int is_last);
+    void (*on_flush[RECORDER_FLUSHES])(int is_last);
     /* constant after start */
     uint32_t lrank;
     uint32_t iterations;                   /* 0: not given */
@@ -53,11 +55,15 @@ struct recorder {
 /* The process's recorder, started on the first call; never NULL. */
 struct recorder *recorder_get(void);
 
-/* From now on: on_issue is called with the index of each record that the program's
- * threads issue, the lock held; on_flush about every 200 ms and, is_last, before the
- * end, the lock not held, so that what is known late can be appended. */
+/* From now on: on_issue (NULL: as before) is called with the index of each record that
+ * the program's threads issue, the lock held; on_flush, beside those given before,
+ * about every 200 ms from the recorder's own thread and, is_last, before the end, the
+ * lock not held, so that what is known late can be appended. */
 void recorder_hooks(struct recorder *r, void (*on_issue)(uint64_t record),
                     void (*on_flush)(int is_last));
+
+/* The next flush comes at once. Thread-safe. */
+void recorder_flush_soon(void);
 
 /* CLOCK_MONOTONIC ns since the trace began. */
 uint64_t recorder_now_ns(const struct recorder *r);

@@ -15,6 +15,8 @@
 
 #include "runtime/nccl_abi.h"
 
+#include <stdint.h>
+
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -38,6 +40,12 @@ ncclResult_t crystal_event_destroy(crystal_event_t event);
 ncclResult_t crystal_event_record(crystal_event_t event, ncclStream_t stream);
 ncclResult_t crystal_event_synchronize(crystal_event_t event); /* host waits */
 ncclResult_t crystal_event_query(crystal_event_t event); /* ncclInProgress or done */
+
+/* When the event's last mark was reached, CLOCK_MONOTONIC ns: ncclInProgress before,
+ * ncclInvalidUsage where it was never recorded; *ret_ns is written on success only.
+ * Optional, to be looked up by name: libcrystal-hostccl.so has it, the recorder, whose
+ * own need it is, does not. It came after the others, which need not change for it. */
+ncclResult_t crystal_event_time(crystal_event_t event, uint64_t *ret_ns);
 
 /* The program reached the end of a training iteration (from the PyTorch hook on
  * optimizer steps). A hint: hostccl ignores it, the recorder writes it down and, where

@@ -30,6 +30,7 @@ CRYSTAL_FIRST(pow);
 CRYSTAL_FIRST(pthread_create);
 CRYSTAL_FIRST(pthread_detach);
 CRYSTAL_FIRST(pthread_join);
+CRYSTAL_FIRST(pthread_mutex_trylock);
 CRYSTAL_FIRST(pthread_once);
 CRYSTAL_FIRST(pthread_sigmask);
 CRYSTAL_FIRST(sem_destroy);

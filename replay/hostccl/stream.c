@@ -13,6 +13,7 @@
 #include "replay/hostccl/engine.h"
 #include "replay/hostccl/fork.h"
 #include "replay/hostccl/result.h"
+#include "runtime/clock.h"
 
 #include <stdlib.h>
 
@@ -38,6 +39,7 @@ struct crystal_event {
     uint64_t magic;
     /* under the engine's lock */
     uint64_t recorded, done;
+    uint64_t done_ns; /* when done was reached */
     ncclResult_t result;
     uint64_t result_comm;
     uint32_t refs; /* the handle and the items that name it */
@@ -161,6 +163,7 @@ static bool step(struct hostccl_stream *stream, struct hostccl_launch **ret_orph
     case HOSTCCL_ITEM_RECORD:
         if (event->done < item->generation) { /* else a later record was faster */
             event->done = item->generation;
+            event->done_ns = crystal_now_ns();
             event->result = stream->result;
             event->result_comm = stream->result_comm;
         }
@@ -440,6 +443,23 @@ crystal_event_query(crystal_event_t event)
         return bad_event();
     hostccl_lock();
     result = event->done < event->recorded ? ncclInProgress : event->result;
+    hostccl_unlock();
+    return result;
+}
+
+__attribute__((visibility("default"))) ncclResult_t
+crystal_event_time(crystal_event_t event, uint64_t *ret_ns)
+{
+    ncclResult_t result;
+
+    if (!event || event->magic != EVENT_MAGIC || !ret_ns)
+        return bad_event();
+    hostccl_lock();
+    result = !event->recorded                ? ncclInvalidUsage
+             : event->done < event->recorded ? ncclInProgress
+                                             : event->result;
+    if (result == ncclSuccess)
+        *ret_ns = event->done_ns;
     hostccl_unlock();
     return result;
 }

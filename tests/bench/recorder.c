@@ -1,8 +1,9 @@
 /* recorder.ns_per_call: what recording one NCCL call costs the calling thread, as the
  * time of a call through libcrystal-nccl.so to a library that does nothing, less the
- * time of calling that library directly. The median of several rounds, each of bursts
- * of calls with a wait and a pause behind them, as a training program makes them: so
- * every operation's end is recorded, too, and waking the thread that does it counts.
+ * time of calling that library directly. The median of several rounds, and their
+ * quartiles; each has bursts of calls with a wait and a pause behind them, as a
+ * training program makes them: every operation's end is recorded, too, and what of that
+ * falls to the calling thread counts.
  */
 #include "config.h"
 
@@ -129,6 +130,8 @@ int main(void)
     }
     qsort(rounds, ROUNDS, sizeof rounds[0], ascending);
     printf("recorder.ns_per_call %.0f ns\n", rounds[ROUNDS / 2]);
+    printf("recorder.ns_per_call_q1 %.0f ns\n", rounds[ROUNDS / 4]);
+    printf("recorder.ns_per_call_q3 %.0f ns\n", rounds[3 * ROUNDS / 4]);
     (void)snprintf(path, sizeof path, "%s/0.trace", directory);
     (void)unlink(path);
     (void)rmdir(directory);

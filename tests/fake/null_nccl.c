@@ -1,7 +1,8 @@
 /* An NCCL on host memory that moves nothing: every call succeeds at once, and work ends
  * NULL_NCCL_DELAY_US after it was issued, or with NULL_NCCL_CUDA takes so long in the
- * stream of CUDA's runtime that it is given. For tests and benchmarks of what stands
- * above an NCCL library.
+ * stream of CUDA's runtime that it is given. Built with NULL_NCCL_WITHOUT_TIMES it
+ * lacks crystal_event_time. For tests and benchmarks of what stands above an NCCL
+ * library.
  */
 #include "config.h"
 
@@ -20,7 +21,8 @@ struct ncclComm {
 };
 
 struct crystal_event {
-    uint64_t end_ns; /* 0: never recorded */
+    int is_recorded;
+    uint64_t end_ns; /* of the work before its mark; 0: it takes no time */
 };
 
 static uint64_t work_end_ns; /* one stream is as good as another here */
@@ -201,8 +203,8 @@ SAYS(ncclResult_t, crystal_event_create, (crystal_event_t * event),
 SAYS(ncclResult_t, crystal_event_destroy, (crystal_event_t event), free(event);
      return ncclSuccess;)
 SAYS(ncclResult_t, crystal_event_record, (crystal_event_t event, ncclStream_t stream),
-     event->end_ns = work_end_ns;
-     return ncclSuccess;)
+     event->is_recorded = 1;
+     event->end_ns = work_end_ns; return ncclSuccess;)
 
 static ncclResult_t wait_until(uint64_t end_ns)
 {
@@ -218,6 +220,23 @@ SAYS(ncclResult_t, crystal_event_synchronize, (crystal_event_t event),
      return wait_until(event->end_ns);)
 SAYS(ncclResult_t, crystal_event_query, (crystal_event_t event),
      return event->end_ns && now_ns() < event->end_ns ? ncclInProgress : ncclSuccess;)
+
+#ifndef NULL_NCCL_WITHOUT_TIMES
+/* Work that takes no time has ended before it is issued. */
+static ncclResult_t time_of(crystal_event_t event, uint64_t *ret_ns)
+{
+    if (!event->is_recorded)
+        return ncclInvalidUsage;
+    if (event->end_ns && now_ns() < event->end_ns)
+        return ncclInProgress;
+    *ret_ns = event->end_ns;
+    return ncclSuccess;
+}
+
+SAYS(ncclResult_t, crystal_event_time, (crystal_event_t event, uint64_t *ret_ns),
+     return time_of(event, ret_ns);)
+#endif
+
 SAYS(ncclResult_t, crystal_stream_synchronize, (ncclStream_t stream),
      return wait_until(work_end_ns);)
 SAYS(ncclResult_t, crystal_stream_query, (ncclStream_t stream),

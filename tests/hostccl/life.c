@@ -4,6 +4,7 @@
 #include "config.h"
 
 #include "replay/hostccl/bootstrap.h"
+#include "runtime/clock.h"
 
 #include "tests/check.h"
 #include "tests/hostccl/ranks.h"
@@ -263,6 +264,7 @@ static void early_receive(int rank, int n)
     ncclComm_t pair = ranks_comm(0, rank, n), other = ranks_comm(1, rank, n);
     ncclStream_t a, b;
     crystal_event_t event;
+    uint64_t before_ns, reached_ns = 1;
     int value = rank ? 4711 : 0;
 
     RANK_CHECK(crystal_stream_create(&a) == ncclSuccess);
@@ -277,8 +279,13 @@ static void early_receive(int rank, int n)
     if (rank == 0) {
         RANK_CHECK(crystal_event_query(event) == ncclInProgress);
         RANK_CHECK(crystal_stream_query(a) == ncclInProgress);
+        RANK_CHECK(crystal_event_time(event, &reached_ns) == ncclInProgress);
+        RANK_CHECK(reached_ns == 1);
+        before_ns = crystal_now_ns();
         tell();
         RANK_CHECK(crystal_event_synchronize(event) == ncclSuccess);
+        RANK_CHECK(crystal_event_time(event, &reached_ns) == ncclSuccess);
+        RANK_CHECK(reached_ns >= before_ns && reached_ns <= crystal_now_ns());
         RANK_CHECK(value == 4711 && crystal_stream_query(a) == ncclSuccess);
     } else {
         wait_told();
@@ -375,6 +382,7 @@ static void launch_order(int rank, int n)
     ncclComm_t comm = ranks_comm(0, rank, n), slow = ranks_comm(1, rank, n);
     ncclStream_t a, b, c;
     crystal_event_t event;
+    uint64_t reached_ns;
     int first = 1, second = 0, gate = rank;
 
     RANK_CHECK(crystal_stream_create(&a) == ncclSuccess);
@@ -382,6 +390,7 @@ static void launch_order(int rank, int n)
     RANK_CHECK(crystal_stream_create(&c) == ncclSuccess);
     RANK_CHECK(crystal_event_create(&event) == ncclSuccess);
     RANK_CHECK(crystal_event_query(event) == ncclSuccess); /* never recorded */
+    RANK_CHECK(crystal_event_time(event, &reached_ns) == ncclInvalidUsage);
     if (rank == 0)
         RANK_CHECK(ncclRecv(&gate, 1, ncclInt32, 1, slow, c) == ncclSuccess);
     RANK_CHECK(crystal_event_record(event, c) == ncclSuccess);
@@ -589,6 +598,7 @@ static void aborted(int rank, int n)
     ncclComm_t comm = ranks_comm(0, rank, n);
     ncclStream_t a;
     crystal_event_t event;
+    uint64_t reached_ns;
     int value = 1;
 
     RANK_CHECK(crystal_stream_create(&a) == ncclSuccess);
@@ -602,8 +612,10 @@ static void aborted(int rank, int n)
     }
     wait_told();
     RANK_CHECK(ncclCommAbort(comm) == ncclSuccess);
-    if (rank == 0)
+    if (rank == 0) {
         RANK_CHECK(crystal_event_synchronize(event) != ncclSuccess);
+        RANK_CHECK(crystal_event_time(event, &reached_ns) != ncclSuccess);
+    }
     RANK_CHECK(crystal_event_destroy(event) == ncclSuccess);
     RANK_CHECK(crystal_stream_destroy(a) == ncclSuccess);
 }
