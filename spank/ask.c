@@ -28,6 +28,17 @@ void crystal_ask_slurm_path(const char *name, char *out, size_t out_bytes)
         snprintf(out, out_bytes, "%s", name);
 }
 
+void crystal_ask_slurm_begin(const char *name, struct crystal_argv *argv)
+{
+    /* While its step runs, srun puts its own cluster into the first one. */
+    const char *is_set = getenv("SLURM_WORKING_CLUSTER");
+    const char *cluster = getenv("SLURM_CLUSTER_NAME");
+
+    crystal_argv_add(argv, "%s", name);
+    if (is_set && cluster)
+        crystal_argv_add(argv, "--clusters=%s", cluster);
+}
+
 /* PREFIX/lib/crystal/crystal.so -> PREFIX/bin/scrystal, also with lib/ARCH between. */
 static char *beside_plugin(void)
 {
@@ -93,7 +104,7 @@ char *crystal_ask_slurm(const char *name, const char *const *words)
     int code;
 
     crystal_ask_slurm_path(name, path, sizeof path);
-    crystal_argv_add(&argv, "%s", name);
+    crystal_ask_slurm_begin(name, &argv);
     for (; *words; words++)
         crystal_argv_add(&argv, "%s", *words);
     code = crystal_process_read(&spec, &text, NULL);

@@ -210,7 +210,7 @@ void crystal_local_release_orphan(pid_t salloc)
         return;
     dprintf(2, "crystal: salloc is gone, cancelling job %s\n", job_id);
     crystal_ask_slurm_path("scancel", path, sizeof path);
-    crystal_argv_add(&argv, "scancel");
+    crystal_ask_slurm_begin("scancel", &argv);
     crystal_argv_add(&argv, "%s", job_id);
     if (crystal_process_start(&spec, &pid, NULL) == 0 &&
         !crystal_process_wait(pid, 10000, &code))
