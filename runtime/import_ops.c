@@ -56,8 +56,9 @@ static uint32_t *label_place(const struct import_ops *o, struct import_label lab
     for (; o->label_places[at]; at = (at + 1) & mask) {
         const struct import_label *other = &o->labels[o->label_places[at] - 1];
 
+        /* an empty one may have no bytes to compare */
         if (other->bytes == label.bytes &&
-            memcmp(other->name, label.name, label.bytes) == 0)
+            (!label.bytes || memcmp(other->name, label.name, label.bytes) == 0))
             break;
     }
     return &o->label_places[at];
