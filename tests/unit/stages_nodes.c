@@ -78,12 +78,12 @@ static void large_payload(void)
 {
     own_job("large");
     prepare("0-3,12-15", "--payload=all");
-    run_stages("--elements 30000");
-    CHECK_EQ(emulate_on(2, "--elements 30000", ""), 0);
+    run_stages("--elements 17000");
+    CHECK_EQ(emulate_on(2, "--elements 17000", ""), 0);
     CHECK_HAS(output, "agent 0 code 0\nagent 1 code 0\n");
-    CHECK_HAS(output, "rank 3 exact 5895102\n");
-    CHECK_HAS(output, "rank 12 exact 5895102\n");
-    CHECK_HAS(output, "rank 15 exact 5985102\n");
+    CHECK_HAS(output, "rank 3 exact 3340602\n");
+    CHECK_HAS(output, "rank 12 exact 3340602\n");
+    CHECK_HAS(output, "rank 15 exact 3391602\n");
     nothing_is_left();
 }
 

@@ -65,12 +65,12 @@ static void two_nodes_and_one_assistant(void)
 {
     own_job("two");
     prepare("0-3,12-15", "--wire=real --assistants=1 --payload=all");
-    run_stages("--elements 30000");
-    CHECK_EQ(emulate_on(3, "--elements 30000", ""), 0);
+    run_stages("--elements 17000");
+    CHECK_EQ(emulate_on(3, "--elements 17000", ""), 0);
     all_are_well(3);
-    CHECK_HAS(output, "rank 3 exact 5895102\n");
-    CHECK_HAS(output, "rank 12 exact 5895102\n");
-    CHECK_HAS(output, "rank 15 exact 5985102\n");
+    CHECK_HAS(output, "rank 3 exact 3340602\n");
+    CHECK_HAS(output, "rank 12 exact 3340602\n");
+    CHECK_HAS(output, "rank 15 exact 3391602\n");
     assistant_says(2);
     CHECK(file_has("runs/001/run.1.yaml",
                    "^  transport: host memory, TCP between nodes and to 1 assistant"));
