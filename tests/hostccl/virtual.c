@@ -226,7 +226,7 @@ static void stopped(int rank, int n)
         crystal_board_destroy(board);
         RANK_CHECK(ncclGetUniqueId(&id) == ncclSuccess);
         RANK_CHECK(ncclCommInitRank(&other, 2, id, 0) == ncclRemoteError && !other);
-        RANK_CHECK(ranks_now_ns() - begin < 10000000000U);
+        RANK_CHECK(ranks_now_ns() - begin < 60000000000U);
     }
     RANK_CHECK(strstr(ncclGetLastError(NULL), "has had enough") != NULL);
     RANK_CHECK(ncclCommAbort(comm) == ncclSuccess);

@@ -40,7 +40,7 @@ took=$((ended - cut))
 echo "# both agents have ended $took s after the wire was cut"
 ok "a cut wire ends the first host's agent" [ "${codes% *}" = 70 ]
 ok "a cut wire ends the other host's agent" [ "${codes#* }" = 70 ]
-ok "within seconds" [ "$took" -lt 20 ]
+ok "within a minute" [ "$took" -lt 60 ]
 ok "the first host says it once" \
     [ "$(grep -c '^crystal: emulate: the connection to the agent of node 1 is cut; see log/ in the job directory$' "$work/out.0")" = 1 ]
 ok "nothing is left behind" nothing_left

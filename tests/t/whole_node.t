@@ -3,6 +3,7 @@
 # GPUs. Its parts that need no PyTorch, its arithmetic, and what it says when there is no
 # time or something is not the same.
 set -u
+export RANK_LIMIT_S=100
 tmp=$(mktemp -d)
 trap 'rm -rf "$tmp"' EXIT
 folder=$tmp/folder

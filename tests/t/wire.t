@@ -80,7 +80,7 @@ cut_wire() {
 emulate cut_wire --per-node 2 --fail hang --fail-rank 1
 echo "# both agents have ended $((ended - cut)) s after the link was cut"
 ok "a cut link ends both agents" [ "$codes" = "70 70" ]
-ok "within seconds" [ $((ended - cut)) -lt 40 ]
+ok "within a minute" [ $((ended - cut)) -lt 60 ]
 ok "a cut link is told once by the sandbox's" \
     says out.0 "the connection to the agent of node 1 is cut; see log/ in the job directory"
 ok "nothing is left behind" nothing_left
@@ -97,7 +97,7 @@ kill_assistant() {
 emulate kill_assistant --per-node 2 --fail hang --fail-rank 1
 echo "# the sandbox's agent has ended $((ended - cut)) s after the assistant has died"
 ok "a dead assistant ends the sandbox's agent" [ "${codes% *}" = 70 ]
-ok "soon" [ $((ended - cut)) -lt 20 ]
+ok "soon" [ $((ended - cut)) -lt 60 ]
 ok "a dead assistant: one sentence" [ "$(sentences)" = 1 ]
 ok "a dead assistant: which" \
     says out.0 "the agent of node 1 \\(pid [0-9]+\\) died during emulate; see log/ in the job directory"

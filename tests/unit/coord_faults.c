@@ -35,7 +35,7 @@ static void mismatch_names_both_sides(void)
     job_start(&j, 1);
     start = now_ms();
     run_ranks(&j, mismatch_of_a_rank);
-    CHECK(now_ms() - start < 2000);
+    CHECK(now_ms() - start < 30000);
     expect_stop(&j, parts);
     job_stop(&j, 0);
 }
@@ -97,7 +97,7 @@ static void deadlock_is_explained(void)
     job_start(&j, 1);
     start = now_ms();
     run_ranks(&j, deadlock_of_a_rank);
-    CHECK(now_ms() - start < 2000);
+    CHECK(now_ms() - start < 30000);
     expect_stop(&j, parts);
     job_stop(&j, 0);
 }

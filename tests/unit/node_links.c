@@ -254,7 +254,7 @@ static void a_connection_is_cut(void)
     open_all();
     cut(places[1].port); /* of node 2 to node 1 */
     while (!crystal_links_status(nodes[1].links, &err) &&
-           crystal_now_ns() - begin_ns < 8000000000U)
+           crystal_now_ns() - begin_ns < 60000000000U)
         pause_ms(20);
     took_ns = crystal_now_ns() - begin_ns;
     CHECK_STR(err.text, "the connection to the agent of node 2 is cut; see log/ in the "

@@ -20,7 +20,7 @@ static void an_agent_is_killed(void)
     double from = seconds();
 
     CHECK_EQ(emulate_on(2, "--fail hang --fail-rank 2", "sleep 1.5; kill -9 $2"), 0);
-    CHECK(seconds() - from < 15);
+    CHECK(seconds() - from < 60);
     CHECK_HAS(output, "agent 0 code 70\n");
     CHECK_HAS(output, "agent 1 code 137\n");
     CHECK_EQ(times_said("crystal: emulate: "), 1);
@@ -34,7 +34,7 @@ static void a_rank_of_the_other_node_is_killed(void)
     double from = seconds();
 
     CHECK_EQ(emulate_on(2, "--fail kill --fail-rank 13", ""), 0);
-    CHECK(seconds() - from < 15);
+    CHECK(seconds() - from < 60);
     CHECK_HAS(output, "agent 0 code 70\n");
     CHECK_HAS(output, "agent 1 code 137\n");
     CHECK_EQ(times_said("crystal: emulate: "), 1);
@@ -91,7 +91,7 @@ static void a_wrong_token(void)
                      job_dir, scrystal, job_dir, program, job_dir, job_dir, scrystal,
                      job_dir)),
         0);
-    CHECK(seconds() - from < 10);
+    CHECK(seconds() - from < 60);
     CHECK_STR(output, "crystal: emulate: coordinator: it does not accept this process; "
                       "is the token file that of the running job?\nagent code 70\n");
     nothing_is_left();
