@@ -32,6 +32,8 @@ static void print_rep(FILE *out, const struct crystal_profile *p, uint32_t i)
                     us(ops[k].transfer_p10_ns), us(ops[k].transfer_p90_ns));
         if (ops[k].composed_ns)
             fprintf(out, " %12.3f", us(ops[k].composed_ns));
+        if (ops[k].cost_ns)
+            fprintf(out, ", software %.3f", us(ops[k].cost_ns));
         putc('\n', out);
     }
 }

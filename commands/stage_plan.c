@@ -255,9 +255,7 @@ static int run_pass(struct plan *plan, struct crystal_error *err)
         code = plan_nodes_meet(&plan->nodes, value, &value, err);
     if (code)
         return code;
-    /* what hostccl's messages cost says nothing of NCCL's on a GPU */
-    code = crystal_plan_compose(stage->job_dir, stage_has_device() ? NULL : calibrate,
-                                &plan->pass, err);
+    code = crystal_plan_compose(stage->job_dir, calibrate, &plan->pass, err);
     if (code) /* they would only be kept to fail again */
         (void)plan_progress_end(stage, NULL);
     return code;
@@ -347,6 +345,7 @@ static int lead(struct plan *plan, struct crystal_error *err)
     int code = plan_progress_open(plan->stage, plan->graph_hash, &plan->progress, err);
 
     plan->pass.cpu_count = cpu_count();
+    plan->pass.has_device = stage_has_device();
     plan->pass.before_count = code ? 0 : plan->progress.pass - 1;
     plan->pass.before_mean_ns = plan->progress.before_ns;
     if (!code)

@@ -196,6 +196,10 @@ static int find_cost(struct compose *c, struct crystal_overhead *o,
     uint32_t rank_count = c->layout.sandbox_count, cpu_count = c->pass->cpu_count;
     int code = 0;
 
+    if (c->pass->has_device) {
+        h->overhead_origin = CRYSTAL_ORIGIN_MEASURED;
+        return 0; /* compose_cost.c */
+    }
     if (!cp_is_contended(c))
         code = crystal_overhead_find(o, wire, &h->overhead_sample_count, err);
     h->overhead_origin =

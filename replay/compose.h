@@ -18,6 +18,7 @@ struct crystal_compose_pass {
     uint32_t before_count; /* passes before this one */
     double before_mean_ns; /* iteration of the sandbox that the last one has composed */
     uint32_t cpu_count;    /* that a slice's ranks had; 0: one each */
+    int has_device;        /* slices ran on GPUs, with a library that is not ours */
 };
 /* Where a slice has more ranks than CPUs, they keep each other from them, so its
  * collectives do not tell what software costs, and calibrate is asked for that. Its
@@ -26,7 +27,12 @@ struct crystal_compose_pass {
  * (plan/R.run) say that it was, and what it really took longer is added, evenly, to the
  * computation behind every wait. Virtual ranks then keep the pace that sandbox ranks
  * have when nobody holds them up; time that those have waited for virtual ranks never
- * comes back as time of virtual ranks. */
+ * comes back as time of virtual ranks.
+ *
+ * On a GPU the library's software is no cost of a message alone: kernels are launched,
+ * and copies go through host memory beside computation. So each slice is composed by
+ * itself there, too, and what an operation really took longer is its own cost
+ * (compose_cost.c); what is in the head of the profile is 0, and nobody is asked. */
 int crystal_plan_compose(const char *job_dir, crystal_compose_calibrate *calibrate,
                          const struct crystal_compose_pass *pass,
                          struct crystal_error *err);

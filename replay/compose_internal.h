@@ -35,6 +35,9 @@ struct compose {
     uint64_t *sum_ns, *count; /* by lrank */
     uint64_t *end_count;      /* by op: ends added to composed_ns */
     bool takes_ops;
+    /* of a slice, while its costs are found; NULL else */
+    const uint8_t *is_outside;
+    uint64_t *alone_ns, *alone_count; /* by op: sum, and ends in it */
     /* of the one with drawn iterations; NULL before */
     struct crystal_timeline_samples *samples; /* by representative */
     uint64_t *drawn_ns;                       /* by lrank, then draw */
@@ -57,6 +60,12 @@ int cp_run(struct compose *c, uint64_t late_ns, const uint8_t *is_outside,
 int cp_late_find(struct compose *c, uint64_t *ret_ns, struct crystal_error *err);
 /* Does instruction `instr` stand behind a wait of the host? */
 bool cp_is_behind_wait(const struct crystal_program *p, uint32_t instr);
+
+/* compose_cost.c: sets the cost of each operation in c->ops and c->programs; nothing
+ * where no GPU was used. */
+int cp_cost_find(struct compose *c, struct crystal_error *err);
+/* An operation of the slice whose costs are found has ended. */
+void cp_cost_on_end(struct compose *c, uint32_t lrank, uint32_t instr, uint64_t ns);
 
 /* The parts of c->ops become iterations of all ranks and the composed times of
  * operations. */

@@ -31,6 +31,8 @@ static void on_end(void *context, uint32_t lrank, uint64_t iteration, uint32_t i
     uint32_t rep = crystal_graph_rep_of(c->graph, lrank);
     uint64_t at = c->reps[rep].op_first + instr;
 
+    if (c->is_outside && iteration > 0)
+        cp_cost_on_end(c, lrank, instr, end_ns - arrive_ns);
     if (iteration == 0 || !c->takes_ops || c->reps[rep].lrank != lrank)
         return;
     c->ops[at].composed_ns += end_ns - arrive_ns;
@@ -163,8 +165,10 @@ static void late_keep(struct compose *c, uint64_t late_ns)
 int cp_compose(struct compose *c, struct crystal_error *err)
 {
     uint64_t late_ns = 0;
-    int code = cp_late_find(c, &late_ns, err);
+    int code = cp_cost_find(c, err);
 
+    if (!code)
+        code = cp_late_find(c, &late_ns, err);
     if (!code) {
         late_keep(c, late_ns);
         code = run_mean(c, err);

@@ -101,7 +101,9 @@ bad:
 /* The version to ask for: that of the file where it is one of ours. */
 static uint32_t version_of(const char *path)
 {
-    return crystal_filehead_version(path) == 1 ? 1 : CRYSTAL_PROFILE_VERSION;
+    uint32_t version = crystal_filehead_version(path);
+
+    return version == 1 || version == 2 ? version : CRYSTAL_PROFILE_VERSION;
 }
 
 struct crystal_profile *crystal_profile_open(const char *path,
@@ -184,6 +186,7 @@ void crystal_profile_tell(const struct crystal_profile *p,
 
             crystal_program_tell(&programs[i]->instrs[k], op->way);
             crystal_program_last(&programs[i]->instrs[k], op->transfer_ns);
+            crystal_program_cost(&programs[i]->instrs[k], op->cost_ns);
         }
 }
 

@@ -8,7 +8,7 @@
  *   struct crystal_profile_iteration  [lrank_count]        composed, by lrank
  * each section right behind the other. Every duration has an origin: measured, composed
  * of measured ones by the timeline, or modelled. All functions are thread-safe for
- * readers. Frozen: version 2; version 1 tells no way.
+ * readers. Frozen: version 3; version 1 tells no way, 1 and 2 no cost.
  *
  * An instruction is what one iteration of a representative does, one after the other;
  * runtime/program.h makes them from job.graph. This header is installed as
@@ -22,7 +22,7 @@
 #include <stdint.h>
 
 #define CRYSTAL_PROFILE_MAGIC   "CRYPROFL"
-#define CRYSTAL_PROFILE_VERSION 2
+#define CRYSTAL_PROFILE_VERSION 3
 
 enum crystal_origin {
     CRYSTAL_ORIGIN_NONE = 0,
@@ -76,7 +76,9 @@ struct crystal_profile_op {
                               where it is no communication or was not measured */
     uint64_t composed_ns; /* the same among all ranks as composed; mean */
     uint8_t way;          /* CRYSTAL_OP_WAY of a collective (op.h); 0 in version 1 */
-    uint8_t zero[7];
+    uint8_t zero[3];
+    uint32_t cost_ns; /* of a communication: software's, beside the head's overheads;
+                         0 before version 3 */
 };
 _Static_assert(sizeof(struct crystal_profile_op) == 64, "frozen");
 

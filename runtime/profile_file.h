@@ -28,8 +28,8 @@ int crystal_profile_check(const struct crystal_profile *p,
                           struct crystal_program *const *programs,
                           struct crystal_error *err);
 
-/* Adds what it tells of algorithm, protocol and how long work of the device lasts to
- * the programs that it was checked for. */
+/* Adds what it tells of algorithm, protocol, the cost of software and how long work of
+ * the device lasts to the programs that it was checked for. */
 void crystal_profile_tell(const struct crystal_profile *p,
                           struct crystal_program *const *programs);
 

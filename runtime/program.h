@@ -28,8 +28,10 @@ struct crystal_instr {
     uint32_t peer;   /* root or crank as in the trace */
     uint32_t slot; /* RECORD, WAIT, SWAIT: event slot, NONE where it was recorded before
                       the iterations; SEND, RECV: index of the pair */
-    uint64_t count;  /* elements; KERNEL: ns */
-    uint64_t record; /* index in the representative's records */
+    uint32_t cost_ns; /* COLL, SEND, RECV: ends so much later at its rank than the wire
+                         says; 0 until crystal_program_cost */
+    uint64_t count;   /* elements; KERNEL: ns */
+    uint64_t record;  /* index in the representative's records */
 };
 
 /* What a rank sends to or receives from one peer on one communicator. */
@@ -69,6 +71,15 @@ static inline void crystal_program_last(struct crystal_instr *in, uint64_t ns)
 {
     if (in->kind == CRYSTAL_OP_KERNEL && ns)
         in->count = ns;
+}
+
+/* Of a COLL, SEND or RECV: software costs it so much; other kinds stay what they are.
+ */
+static inline void crystal_program_cost(struct crystal_instr *in, uint32_t ns)
+{
+    if (in->kind == CRYSTAL_OP_COLL || in->kind == CRYSTAL_OP_SEND ||
+        in->kind == CRYSTAL_OP_RECV)
+        in->cost_ns = ns;
 }
 
 /* Is this record issued by the host thread, and so an instruction? */

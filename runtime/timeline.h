@@ -18,7 +18,9 @@
  * slower by as much (timeline_flow.c). KERNEL holds its stream for its duration; WAIT
  * and SYNC hold the host until the work behind the event or on the stream is done;
  * SWAIT holds a stream. When all members have arrived at a collective, transfer.h gives
- * its ends. An operation from before the iterations counts as ended at the start.
+ * its ends. Where its program says what software costs, an operation ends so much
+ * later at that rank alone. An operation from before the iterations counts as ended at
+ * the start.
  *
  * No rank is merged with another. Ranks of one representative share its list; what is
  * a rank's own is a clock and a queue for each of its streams (architecture.md,

@@ -107,16 +107,20 @@ void tl_coll_end(struct crystal_timeline *t, struct tl_comm *comm, struct tl_col
         struct tl_seat seat = coll->seats[k];
         uint64_t arrive_ns = coll->arrive[k], end_ns = ends[k] + held_ns;
         struct tl_rank *r;
+        uint32_t instr;
 
         coll->arrive[k] = UINT64_MAX;
         if (seat.lane == TL_NONE)
             continue;
         coll->seats[k].lane = TL_NONE;
         r = &t->ranks[comm->members[k]];
+        instr = r->list->code[seat.code].instr;
+        if (!t->config.is_untimed)
+            end_ns += tl_cost_ns(r->list, instr);
         t->event_count++;
         if (t->config.on_end)
             t->config.on_end(t->config.context, r->lrank, r->lanes[seat.lane].iteration,
-                             r->list->code[seat.code].instr, arrive_ns, end_ns);
+                             instr, arrive_ns, end_ns);
         tl_lane_end(t, r, &r->lanes[seat.lane], end_ns);
     }
     trim(comm);

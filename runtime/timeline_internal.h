@@ -81,6 +81,12 @@ struct tl_call {
     uint64_t count;
 };
 
+/* Software's cost of an operation, at its end. */
+static inline uint64_t tl_cost_ns(const struct tl_list *list, uint32_t instr)
+{
+    return list->program->instrs[instr].cost_ns;
+}
+
 /* --- ranks --- */
 
 struct tl_entry {

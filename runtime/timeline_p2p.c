@@ -122,6 +122,8 @@ static void side_end(struct crystal_timeline *t, uint32_t lrank, uint32_t lane_i
     struct tl_rank *r = &t->ranks[lrank];
     struct tl_lane *lane = &r->lanes[lane_index];
 
+    if (!t->config.is_untimed)
+        end_ns += tl_cost_ns(r->list, instr);
     t->event_count++;
     if (t->config.on_end)
         t->config.on_end(t->config.context, lrank, lane->iteration, instr, arrive_ns,

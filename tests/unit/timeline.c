@@ -499,6 +499,54 @@ static void outside_ranks_follow(void)
     job_end(&j);
 }
 
+/* Software that one rank's operation costs holds up that rank, and the others as far as
+ * they wait for it. */
+static void a_cost_is_its_own_ranks(void)
+{
+    struct bench b;
+    struct job j;
+
+    data_parallel(&j, 4);
+    bench_open(&b, &j);
+    b.config.wire.latency_ns = 10;
+    for (uint32_t r = 0; r < 4; r++)
+        gaps_of_kind(&b, r, CRYSTAL_OP_COLL, 1000);
+    bench_run(&b);
+    CHECK_EQ(b.end_ns[0], 2 * (1000 + 60));
+    CHECK_EQ(b.end_ns[2], 2 * (1000 + 60));
+    for (uint32_t i = 0; i < b.programs[2]->instr_count; i++)
+        crystal_program_cost(&b.programs[2]->instrs[i], 500);
+    bench_run(&b);
+    /* the second begins by rank 2, to which rank 1 cannot send before: what that sends
+     * is in five steps back at rank 2, in four at itself */
+    CHECK_EQ(b.begin_ns[2], 1000 + 60 + 500);
+    CHECK_EQ(b.begin_ns[1], 1000 + 60);
+    CHECK_EQ(b.end_ns[2], b.begin_ns[2] + 1000 + 50 + 500);
+    CHECK_EQ(b.end_ns[1], b.begin_ns[2] + 1000 + 40);
+    bench_close(&b);
+    job_end(&j);
+}
+
+static void a_message_costs_its_own_side(void)
+{
+    struct bench b;
+    struct job j;
+
+    pipeline(&j);
+    bench_open(&b, &j);
+    bench_run(&b);
+    CHECK_EQ(b.end_ns[3], 0);
+    for (uint32_t i = 0; i < b.programs[3]->instr_count; i++)
+        if (b.programs[3]->instrs[i].kind == CRYSTAL_OP_RECV)
+            crystal_program_cost(&b.programs[3]->instrs[i], 700);
+    bench_run(&b);
+    /* of each iteration the last stage receives as many as there are microbatches */
+    CHECK_EQ(b.begin_ns[3], 700 * MICRO);
+    CHECK_EQ(b.end_ns[3], 2 * 700 * MICRO);
+    bench_close(&b);
+    job_end(&j);
+}
+
 static void outside_messages_follow(void)
 {
     const uint64_t *after[RANKS_MAX];
@@ -636,6 +684,8 @@ int main(void)
     CHECK_RUN(outside_ranks_are_fed);
     CHECK_RUN(outside_messages);
     CHECK_RUN(outside_ranks_follow);
+    CHECK_RUN(a_cost_is_its_own_ranks);
+    CHECK_RUN(a_message_costs_its_own_side);
     CHECK_RUN(outside_messages_follow);
     CHECK_RUN(feeding_order_does_not_matter);
     CHECK_RUN(says_who_never_comes);
