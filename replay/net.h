@@ -51,6 +51,8 @@ struct crystal_net_module {
     int is_sharing;   /* payload between ranks of one host goes through memory */
     int is_valueless; /* contents of virtual ranks' floating-point messages are left out
                        */
+    int repeats_last; /* integers that differ by iteration repeat behind the recording
+                       */
     int has_device;   /* NCCL's buffers may be on a GPU */
     struct crystal_backend *backend; /* between real ranks; NULL: our own TCP */
     int has_assistant;               /* the wire is real, and this node carries it */
@@ -68,6 +70,7 @@ struct crystal_net_module {
     _Atomic uint64_t order;            /* API calls so far */
     _Atomic int abort_told;            /* the abort's sentence was logged */
     _Atomic int repeat_told;           /* that a recording is used again */
+    _Atomic int last_told;             /* the same, of what differs by iteration */
 };
 
 /* One communicator of this process, shared by the NET and PROFILER contexts. Objects

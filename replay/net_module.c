@@ -217,6 +217,7 @@ static int module_init(struct crystal_net_module *m, struct crystal_error *err)
         return -err->code;
     if (choice_read(CRYSTAL_ENV_VALUES, "off", "on", &m->is_valueless, err) ||
         choice_read(CRYSTAL_ENV_BUFFERS, "gpu", "host", &m->has_device, err) ||
+        choice_read(CRYSTAL_ENV_REPEAT, "last", "same", &m->repeats_last, err) ||
         choice_read(CRYSTAL_ENV_SHARE, "1", "0", &m->is_sharing, err))
         return -err->code;
     if (nics_read(&m->nic_count, err))

@@ -80,9 +80,20 @@ static void use_tell(const struct crystal_operation *op, uint32_t from)
         (void)atomic_fetch_add(&module->head->payload_late_count, 1);
 }
 
-static void repeat_tell(struct crystal_operation *op)
+/* differs: those of the last recorded iteration are repeated, whatever the others were.
+ */
+static void repeat_tell(struct crystal_operation *op, bool differs)
 {
-    if (!atomic_exchange(&op->comm->module->repeat_told, 1))
+    struct crystal_net_module *module = op->comm->module;
+
+    if (differs && !atomic_exchange(&module->last_told, 1))
+        crystal_log(CRYSTAL_LOG_WARNING, "net",
+                    "communicator '%s', operation %llu: integers of virtual ranks "
+                    "differ by recorded iteration; from here on those of the last one "
+                    "are repeated (CRYSTAL_REPEAT=last), so sizes and flags are as if "
+                    "that iteration came again and again",
+                    comm_name(op), (unsigned long long)op->graph_seq);
+    if (!differs && !atomic_exchange(&module->repeat_told, 1))
         crystal_log(CRYSTAL_LOG_INFO, "net",
                     "communicator '%s', operation %llu: integers of virtual ranks "
                     "behind the recorded iterations were the same in all of these, "
@@ -160,9 +171,11 @@ static int missing(const struct crystal_operation *op,
     return crystal_error_set(
         err, ENODATA,
         "communicator '%s', operation %llu (%s%s): integers of its virtual rank %u %s "
-        "not recorded; capture more iterations than %u (--crystal-iterations)",
+        "not recorded; capture more iterations than %u (--crystal-iterations)%s",
         comm_name(op), (unsigned long long)op->graph_seq, func, where, crank, why,
-        iterations);
+        iterations,
+        code == -ESTALE ? ", or repeat those of the last one (CRYSTAL_REPEAT=last)"
+                        : "");
 }
 
 int crystal_payload_get(struct crystal_operation *op,
@@ -175,12 +188,13 @@ int crystal_payload_get(struct crystal_operation *op,
 
     if (op->comm->records)
         code = crystal_records_find(op->comm->records, &plan->at, crank, offset, bytes,
+                                    op->comm->module->repeats_last && plan->is_recorded,
                                     ret, &have);
-    if (code != 1) /* nobody reads the sentence of what is a stand-in then */
+    if (code < 1) /* nobody reads the sentence of what is a stand-in then */
         return err ? missing(op, &plan->at, crank, code, have, offset + bytes, err)
                    : -ENODATA;
-    if (plan->is_recorded && plan->at.is_repeated)
-        repeat_tell(op);
+    if (plan->is_recorded && (plan->at.is_repeated || code == 2))
+        repeat_tell(op, code == 2);
     return 0;
 }
 
@@ -317,14 +331,16 @@ int crystal_payload_p2p(struct crystal_operation *op, uint64_t offset, uint64_t 
         if (offset == 0)
             use_tell(op, at.pair);
         code = crystal_records_find(op->comm->records, &at, op->peer, offset, bytes,
+                                    op->comm->module->repeats_last &&
+                                        !crystal_dtype_is_float(op->dtype),
                                     ret, &have);
     }
-    if (code != 1 && (crystal_dtype_is_float(op->dtype) || !is_recorded_job(op)))
+    if (code < 1 && (crystal_dtype_is_float(op->dtype) || !is_recorded_job(op)))
         return op->comm->records && p2p_first(op, offset, bytes, ret) ? 2 : 0;
-    if (code != 1)
+    if (code < 1)
         return missing(op, &at, op->peer, code, have, offset + bytes, err);
-    if (at.is_repeated && !crystal_dtype_is_float(op->dtype))
-        repeat_tell(op);
+    if ((at.is_repeated || code == 2) && !crystal_dtype_is_float(op->dtype))
+        repeat_tell(op, code == 2);
     return 1;
 }
 

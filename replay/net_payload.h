@@ -2,7 +2,8 @@
  *
  * Integers steer control flow, so they come from the recording of that operation.
  * Behind the recorded iterations they come from the same operation of the last one
- * where all recorded iterations had the same bytes; where they differed the job stops.
+ * where all recorded iterations had the same bytes; where they differed the job stops,
+ * or, with CRYSTAL_REPEAT=last, they come from the last one all the same.
  * Only what reaches a real rank is asked for: a broadcast from a real root, or a
  * reduction to a virtual one, needs no recording. Without a recording (immediate mode)
  * and for floating point there are stand-ins: a reduction gets the operation's neutral

@@ -190,21 +190,23 @@ static int part(uint64_t have, uint64_t offset, uint64_t bytes, const void **at)
     return 1;
 }
 
-/* The bytes of `at` where those of all recorded iterations are the same. */
-static int constant_find(const struct crystal_records *r,
+/* The bytes of `at` where those of all recorded iterations are the same, else those of
+ * the last one, if they may be repeated. */
+static int repeated_find(const struct crystal_records *r,
                          const struct crystal_record_at *at, uint32_t crank,
-                         uint64_t offset, uint64_t bytes, const void **ret,
-                         uint64_t *ret_have)
+                         uint64_t offset, uint64_t bytes, int repeats_last,
+                         const void **ret, uint64_t *ret_have)
 {
     const void *last, *earlier;
     uint64_t have;
-    int code;
+    int code, has_last;
 
     if (!at->period || r->iterations < 2)
         return -ERANGE;
     code = recorded(r, at, at->seq, crank, &last, ret_have);
     if (code == 1)
         code = part(*ret_have, offset, bytes, &last);
+    has_last = code == 1;
     for (uint32_t k = 1; code == 1 && k < r->iterations; k++) {
         code = recorded(r, at, at->seq - k * at->period, crank, &earlier, &have);
         if (code == 1)
@@ -212,14 +214,16 @@ static int constant_find(const struct crystal_records *r,
         if (code == 1 && memcmp(earlier, last, bytes) != 0)
             code = -ESTALE;
     }
-    if (code == 1)
+    if (repeats_last && (code == -ESTALE || code == -EBADMSG) && has_last)
+        code = 2;
+    if (code > 0)
         *ret = last;
     return code;
 }
 
 int crystal_records_find(struct crystal_records *r, const struct crystal_record_at *at,
                          uint32_t crank, uint64_t offset, uint64_t bytes,
-                         const void **ret, uint64_t *ret_have)
+                         int repeats_last, const void **ret, uint64_t *ret_have)
 {
     struct crystal_record_at again = *at;
     const void *data;
@@ -227,11 +231,12 @@ int crystal_records_find(struct crystal_records *r, const struct crystal_record_
 
     *ret_have = 0;
     if (at->is_repeated)
-        return constant_find(r, at, crank, offset, bytes, ret, ret_have);
+        return repeated_find(r, at, crank, offset, bytes, repeats_last, ret, ret_have);
     code = recorded(r, at, at->seq, crank, &data, ret_have);
     if (code == -ERANGE && at->seq >= at->first + r->iterations * at->period) {
         again.seq -= at->period; /* its recording ends before this rank's */
-        return constant_find(r, &again, crank, offset, bytes, ret, ret_have);
+        return repeated_find(r, &again, crank, offset, bytes, repeats_last, ret,
+                             ret_have);
     }
     if (code == 1)
         code = part(*ret_have, offset, bytes, &data);

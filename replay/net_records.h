@@ -3,7 +3,8 @@
  *
  * What lies behind the recording has the number of the same operation in the last
  * recorded iteration, and counts as recorded only where the bytes were the same in all
- * recorded iterations, of which there must be two. Thread-safe.
+ * recorded iterations, of which there must be two, or where it is asked for that they
+ * are repeated whatever they were. Thread-safe.
  */
 #ifndef CRYSTAL_NET_RECORDS_H
 #define CRYSTAL_NET_RECORDS_H
@@ -42,13 +43,15 @@ int crystal_records_transfer(struct crystal_records *r, uint32_t from, uint64_t 
 
 /* What crank put in (of a transfer: its sender), bytes from offset on; borrowed.
  *   1        kept, *ret is set
+ *   2        kept, but of the last recorded iteration, from which others differ;
+ *            only where repeats_last
  *   0        recorded, but not kept
  *   -EBADMSG kept, but only *ret_have bytes
  *   -ESTALE  not recorded, and the recorded iterations differ from each other
  *   -ERANGE  not recorded, nor anything that it could repeat */
 int crystal_records_find(struct crystal_records *r, const struct crystal_record_at *at,
                          uint32_t crank, uint64_t offset, uint64_t bytes,
-                         const void **ret, uint64_t *ret_have);
+                         int repeats_last, const void **ret, uint64_t *ret_have);
 
 /* The first contribution of its shape that was kept: of crank to collectives with the
  * function, datatype, root and count of own record `op`;

@@ -65,6 +65,9 @@
 /* Plugin: "off" leaves out the contents of floating-point messages of virtual ranks
  * (times, sizes, flags and integers stay right); anything else: they are produced. */
 #define CRYSTAL_ENV_VALUES "CRYSTAL_VALUES"
+/* Plugin: "last" repeats the integers of the last recorded iteration behind the
+ * recording, also where recorded iterations differ; "same": only where they do not. */
+#define CRYSTAL_ENV_REPEAT "CRYSTAL_REPEAT"
 /* Plugin: "gpu" lets NCCL keep its network buffers on the GPU, as with GPU Direct (set
  * NCCL_NET_GDR_LEVEL=SYS with it); anything else: in host memory. */
 #define CRYSTAL_ENV_BUFFERS "CRYSTAL_BUFFERS"

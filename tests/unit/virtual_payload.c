@@ -21,7 +21,8 @@
 
 static char directory[64], board_path[80];
 static struct job job;
-static bool is_steady; /* the values are the same in all iterations */
+static bool is_steady;    /* the values are the same in all iterations */
+static bool repeats_last; /* behind the recording they are those of its last one */
 
 enum { SUM, LARGEST, GATHER, SCATTER, BROADCAST, REDUCE, OPS };
 
@@ -37,7 +38,9 @@ static const struct {
 
 static uint32_t value(uint32_t rank, int iteration, int op, uint64_t i)
 {
-    iteration = is_steady ? 0 : iteration;
+    iteration = is_steady                                    ? 0
+                : repeats_last && iteration > ITERATIONS - 1 ? ITERATIONS - 1
+                                                             : iteration;
     return 1 + rank * 100000 + (uint32_t)iteration * 10007 + (uint32_t)op * 1009 +
            (uint32_t)(i * (rank + 3) % 977);
 }
@@ -467,6 +470,21 @@ static void what_never_changed_repeats(void)
     is_steady = false;
 }
 
+/* Those that differ go on with the last recorded iteration's where that is asked for.
+ */
+static void the_last_iteration_repeats(void)
+{
+    repeats_last = true;
+    (void)setenv("CRYSTAL_REPEAT", "last", 1);
+    job_make(record_rank);
+    emulate("rvvv", ITERATIONS + 20);
+    emulate("rvrv", ITERATIONS + 2);
+    feeds_remove();
+    job_end(&job);
+    (void)unsetenv("CRYSTAL_REPEAT");
+    repeats_last = false;
+}
+
 /* Behind the recording, rank 2 gets what real rank 1 broadcasts and gives it on; its
  * part of a reduction to virtual rank 0 reaches nobody. */
 static void what_reaches_nobody_needs_no_record(void)
@@ -597,10 +615,12 @@ static void stops_where_nothing_fits(void)
            "virtual rank 3 were not recorded; capture more iterations than 0 "
            "(--crystal-iterations)");
     /* the first operation behind three iterations in which it differed */
-    refuse(record_rank, CRYSTAL_FUNC_ALLREDUCE, ITERATIONS * OPS,
-           "rank 0: communicator 'world', operation 18 (allreduce, iteration 3): "
-           "integers of its virtual rank 3 differ by iteration and were not recorded; "
-           "capture more iterations than 3 (--crystal-iterations)");
+    refuse(
+        record_rank, CRYSTAL_FUNC_ALLREDUCE, ITERATIONS * OPS,
+        "rank 0: communicator 'world', operation 18 (allreduce, iteration 3): "
+        "integers of its virtual rank 3 differ by iteration and were not recorded; "
+        "capture more iterations than 3 (--crystal-iterations), or repeat those of the "
+        "last one (CRYSTAL_REPEAT=last)");
 }
 
 /* x reduced with the neutral element is x, for every type and operation. */
@@ -636,6 +656,7 @@ int main(void)
     CHECK_RUN(neutral_elements);
     CHECK_RUN(results_are_those_of_real_ranks);
     CHECK_RUN(what_never_changed_repeats);
+    CHECK_RUN(the_last_iteration_repeats);
     CHECK_RUN(what_reaches_nobody_needs_no_record);
     CHECK_RUN(floats_are_recorded);
     CHECK_RUN(averages_are_of_recorded_floats);
