@@ -28,14 +28,18 @@ void crystal_ask_slurm_path(const char *name, char *out, size_t out_bytes)
         snprintf(out, out_bytes, "%s", name);
 }
 
-void crystal_ask_slurm_begin(const char *name, struct crystal_argv *argv)
+char *crystal_ask_cluster(void)
 {
-    /* While its step runs, srun puts its own cluster into the first one. */
-    const char *is_set = getenv("SLURM_WORKING_CLUSTER");
-    const char *cluster = getenv("SLURM_CLUSTER_NAME");
+    const char *cluster = getenv("SLURM_WORKING_CLUSTER"); /* NAME:ADDRESS:PORT:... */
 
+    return cluster && *cluster ? strndup(cluster, strcspn(cluster, ":")) : NULL;
+}
+
+void crystal_ask_slurm_begin(const char *name, const char *cluster,
+                             struct crystal_argv *argv)
+{
     crystal_argv_add(argv, "%s", name);
-    if (is_set && cluster)
+    if (cluster)
         crystal_argv_add(argv, "--clusters=%s", cluster);
 }
 
@@ -99,12 +103,13 @@ char *crystal_ask_scrystal_path(const char *given, struct crystal_error *err)
 char *crystal_ask_slurm(const char *name, const char *const *words)
 {
     struct crystal_argv argv = {0};
-    char path[PATH_MAX], *text = NULL;
+    char path[PATH_MAX], *text = NULL, *cluster = crystal_ask_cluster();
     struct crystal_process_spec spec = {.path = path, .argv = &argv};
     int code;
 
     crystal_ask_slurm_path(name, path, sizeof path);
-    crystal_ask_slurm_begin(name, &argv);
+    crystal_ask_slurm_begin(name, cluster, &argv);
+    free(cluster);
     for (; *words; words++)
         crystal_argv_add(&argv, "%s", *words);
     code = crystal_process_read(&spec, &text, NULL);

@@ -18,10 +18,14 @@
 /* A program of this Slurm installation, beside the running one; into out. */
 void crystal_ask_slurm_path(const char *name, char *out, size_t out_bytes);
 
-/* Its name, and the cluster of our job where salloc -M or srun -M has chosen another
- * than the one that is configured here: without, a number would name a job of that one.
- */
-void crystal_ask_slurm_begin(const char *name, struct crystal_argv *argv);
+/* The cluster of our job where salloc -M or srun -M has chosen another than the one
+ * that is configured here, else NULL. To be asked before srun starts a step, which puts
+ * its own cluster into the environment. Caller frees. */
+char *crystal_ask_cluster(void);
+/* A Slurm command's name and the cluster (may be NULL), without which the number of a
+ * job would be taken for one of the cluster here. */
+void crystal_ask_slurm_begin(const char *name, const char *cluster,
+                             struct crystal_argv *argv);
 
 /* scrystal: the given path, else bin/scrystal beside the folder that crystal.so was
  * installed in, else from PATH. Caller frees; NULL with a sentence. */

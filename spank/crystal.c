@@ -13,6 +13,7 @@
 
 #include "runtime/clock.h"
 #include "runtime/env.h"
+#include "spank/ask.h"
 #include "spank/exit_code.h"
 #include "spank/local.h"
 #include "spank/options.h"
@@ -37,6 +38,7 @@ SPANK_PLUGIN(crystal, 1);
 static struct {
     struct crystal_options options;
     char *config, *scrystal; /* from plugstack.conf; owned */
+    char *cluster;           /* of the job, see ask.h; owned */
     struct crystal_steps_pids pids;
     time_t start_time;
     uint64_t hooks_ns; /* time spent in our hooks */
@@ -128,6 +130,7 @@ static void take_pids(void)
     ctx.pids = crystal_steps_pids_parse(getenv(CRYSTAL_STEPS_ENV));
     if (salloc)
         ctx.pids.salloc = (int)strtol(salloc, NULL, 10);
+    ctx.cluster = crystal_ask_cluster();
     (void)unsetenv(CRYSTAL_STEPS_ENV); /* both fail for a bad name only */
     (void)unsetenv(CRYSTAL_SALLOC_ENV);
     ctx.start_time = time(NULL);
@@ -161,6 +164,7 @@ int slurm_spank_init_post_opt(spank_t spank, int argc, char **argv)
         .config = ctx.config,
         .scrystal = ctx.scrystal,
         .salloc = ctx.pids.salloc,
+        .cluster = ctx.cluster,
     };
     uint64_t start_ns = crystal_now_ns();
     int code = CRYSTAL_LOCAL_GO_ON;
@@ -281,12 +285,13 @@ int slurm_spank_exit(spank_t spank, int argc, char **argv)
                                         ctx.start_time, &always);
         if (code)
             crystal_exit_code_instead(code, always);
-        crystal_local_release_orphan(ctx.pids.salloc);
+        crystal_local_release_orphan(ctx.pids.salloc, ctx.cluster);
         tell_time(getenv("CRYSTAL_SPANK_TIME") != NULL, "srun");
     }
     crystal_options_fini(&ctx.options);
     free(ctx.config);
     free(ctx.scrystal);
+    free(ctx.cluster);
     memset(&ctx, 0, sizeof ctx);
     return 0;
 }

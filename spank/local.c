@@ -193,11 +193,11 @@ int crystal_local_srun(const struct crystal_local *local)
     else if (code == 0)
         code = rewrite_to_salloc(&c);
     crystal_command_fini(&c);
-    crystal_local_release_orphan(local->salloc);
+    crystal_local_release_orphan(local->salloc, local->cluster);
     return code;
 }
 
-void crystal_local_release_orphan(pid_t salloc)
+void crystal_local_release_orphan(pid_t salloc, const char *cluster)
 {
     struct crystal_argv argv = {0};
     char path[PATH_MAX];
@@ -210,7 +210,7 @@ void crystal_local_release_orphan(pid_t salloc)
         return;
     dprintf(2, "crystal: salloc is gone, cancelling job %s\n", job_id);
     crystal_ask_slurm_path("scancel", path, sizeof path);
-    crystal_ask_slurm_begin("scancel", &argv);
+    crystal_ask_slurm_begin("scancel", cluster, &argv);
     crystal_argv_add(&argv, "%s", job_id);
     if (crystal_process_start(&spec, &pid, NULL) == 0 &&
         !crystal_process_wait(pid, 10000, &code))

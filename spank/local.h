@@ -10,6 +10,7 @@ struct crystal_local {
     const struct crystal_options *options;
     const char *scrystal, *config; /* from plugstack.conf; may be NULL */
     pid_t salloc;                  /* the one that we put around this srun; 0 = none */
+    const char *cluster;           /* of the job, see ask.h; NULL = the one here */
 };
 
 /* How this srun knows the salloc that was put around it (see above). */
@@ -25,7 +26,7 @@ int crystal_local_allocator(const struct crystal_local *local);
 /* srun: a salloc around it, the stages of an emulated step, or nothing. */
 int crystal_local_srun(const struct crystal_local *local);
 
-/* Releases the job of our salloc where that has been killed. */
-void crystal_local_release_orphan(pid_t salloc);
+/* Releases the job of our salloc where that has been killed; cluster as in ask.h. */
+void crystal_local_release_orphan(pid_t salloc, const char *cluster);
 
 #endif
