@@ -6,19 +6,15 @@
 
 #include "capture/recorder.h"
 
+#include "capture/flusher.h"
 #include "runtime/clock.h"
 #include "runtime/env.h"
 #include "runtime/log.h"
-#include "runtime/thread.h"
 
 #include <errno.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
-
-#define FLUSH_NS 200000000U
 
 static struct recorder recorder = {.lock = PTHREAD_MUTEX_INITIALIZER};
 static pthread_once_t recorder_once = PTHREAD_ONCE_INIT;
@@ -82,61 +78,15 @@ static void flush_late(int is_last)
             on_flush[i](is_last);
 }
 
-/* When the next flush is due, at the latest after FLUSH_NS. */
-static struct {
-    pthread_mutex_t lock;
-    pthread_cond_t changed; /* waits by CLOCK_MONOTONIC */
-    int is_due;             /* under the lock */
-} flush = {.lock = PTHREAD_MUTEX_INITIALIZER};
-
-void recorder_flush_soon(void)
-{
-    (void)pthread_mutex_lock(&flush.lock);
-    if (!flush.is_due)
-        (void)pthread_cond_signal(&flush.changed);
-    flush.is_due = 1;
-    (void)pthread_mutex_unlock(&flush.lock);
-}
-
-static void wait_until_due(void)
-{
-    uint64_t until_ns = crystal_now_ns() + FLUSH_NS;
-    const struct timespec until = {(time_t)(until_ns / 1000000000),
-                                   (long)(until_ns % 1000000000)};
-
-    (void)pthread_mutex_lock(&flush.lock);
-    while (!flush.is_due &&
-           !pthread_cond_timedwait(&flush.changed, &flush.lock, &until))
-        ;
-    flush.is_due = 0;
-    (void)pthread_mutex_unlock(&flush.lock);
-}
-
 /* What a rank did before it hangs and is killed should be in its trace, so records do
- * not stay in the buffer for longer than this. */
-static void *flusher_main(void *unused)
+ * not stay in the buffer for longer than a turn. */
+static void flush_turn(void)
 {
-    for (;;) {
-        wait_until_due();
-        flush_late(0);
-        (void)pthread_mutex_lock(&recorder.lock);
-        if (recorder.trace)
-            (void)crystal_trace_flush(recorder.trace, NULL); /* told at the end */
-        (void)pthread_mutex_unlock(&recorder.lock);
-    }
-    return unused;
-}
-
-static void start_flusher(void)
-{
-    pthread_condattr_t monotonic;
-
-    (void)pthread_condattr_init(&monotonic); /* these four cannot fail */
-    (void)pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-    (void)pthread_cond_init(&flush.changed, &monotonic);
-    (void)pthread_condattr_destroy(&monotonic);
-    /* Without it, appending still flushes when records are old. */
-    (void)crystal_thread_start(NULL, flusher_main, NULL);
+    flush_late(0);
+    (void)pthread_mutex_lock(&recorder.lock);
+    if (recorder.trace)
+        (void)crystal_trace_flush(recorder.trace, NULL); /* told at the end */
+    (void)pthread_mutex_unlock(&recorder.lock);
 }
 
 static void recorder_start(void)
@@ -181,7 +131,7 @@ static void recorder_start(void)
     }
     r->start_ns = crystal_trace_start_ns(r->trace);
     (void)pthread_atfork(NULL, NULL, child_after_fork); /* else children share a file */
-    start_flusher();
+    flusher_start(flush_turn); /* else appending still flushes when records are old */
 }
 
 static void recorder_start_once(void)

@@ -62,9 +62,6 @@ struct recorder *recorder_get(void);
 void recorder_hooks(struct recorder *r, void (*on_issue)(uint64_t record),
                     void (*on_flush)(int is_last));
 
-/* The next flush comes at once. Thread-safe. */
-void recorder_flush_soon(void);
-
 /* CLOCK_MONOTONIC ns since the trace began. */
 uint64_t recorder_now_ns(const struct recorder *r);
 
