@@ -14,10 +14,10 @@ static inline void prepare_nodes(unsigned ranks, unsigned per_node, const char *
     CHECK_EQ(finish(start("rm -rf %s && mkdir -m 700 %s && cd %s && "
                           "printf 'plan:\n  passes: 1\n' >one-pass.yaml && "
                           "exec %s layout --config=one-pass.yaml --logical-ranks=%u "
-                          "--ranks-per-node=%u --live=all %s --sandbox=%s --job-dir=%s "
-                          "--iterations=3 --write",
-                          job_dir, job_dir, job_dir, scrystal, ranks, per_node, options,
-                          sandbox, job_dir)),
+                          "--ranks-per-node=%u --live=all --iterations=3 --sandbox=%s "
+                          "--job-dir=%s --write %s",
+                          job_dir, job_dir, job_dir, scrystal, ranks, per_node, sandbox,
+                          job_dir, options)),
              0);
 }
 

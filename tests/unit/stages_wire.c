@@ -64,13 +64,13 @@ static void without_agents(void)
 static void two_nodes_and_one_assistant(void)
 {
     own_job("two");
-    prepare("0-3,12-15", "--wire=real --assistants=1 --payload=all");
+    prepare("0-3,12-15", "--wire=real --assistants=1 --payload=all --iterations=2");
     run_stages("--elements 17000");
-    CHECK_EQ(emulate_on(3, "--elements 17000", ""), 0);
+    CHECK_EQ(emulate_on(3, "--elements 17000 --iterations 2", ""), 0);
     all_are_well(3);
-    CHECK_HAS(output, "rank 3 exact 3340602\n");
-    CHECK_HAS(output, "rank 12 exact 3340602\n");
-    CHECK_HAS(output, "rank 15 exact 3391602\n");
+    CHECK_HAS(output, "rank 3 exact 2227068\n");
+    CHECK_HAS(output, "rank 12 exact 2227068\n");
+    CHECK_HAS(output, "rank 15 exact 2261068\n");
     assistant_says(2);
     CHECK(file_has("runs/001/run.1.yaml",
                    "^  transport: host memory, TCP between nodes and to 1 assistant"));
@@ -96,12 +96,12 @@ static void over_the_tree(void)
 {
     own_job("tree");
     (void)setenv("NCCL_ALGO", "Tree", 1);
-    prepare_nodes(8, 1, "0,5", "--payload=all --wire=real");
-    run_stages("--per-node 1 --elements 70000");
-    CHECK_EQ(emulate_on(4, "--per-node 1 --elements 70000", ""), 0);
+    prepare_nodes(8, 1, "0,5", "--payload=all --iterations=2 --wire=real");
+    run_stages("--per-node 1 --elements 66000");
+    CHECK_EQ(emulate_on(4, "--per-node 1 --elements 66000 --iterations 2", ""), 0);
     all_are_well(4);
-    CHECK_HAS(output, "rank 0 exact 10500093\n");
-    CHECK_HAS(output, "rank 5 exact 10500093\n");
+    CHECK_HAS(output, "rank 0 exact 6600062\n");
+    CHECK_HAS(output, "rank 5 exact 6600062\n");
     assistant_says(2);
     assistant_says(3);
     nothing_is_left();
