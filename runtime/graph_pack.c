@@ -70,89 +70,104 @@ static bool take_apart(const struct crystal_op *op, const struct last *last,
 
 /* --- shapes, found by their bytes --- */
 
-struct shapes {
-    struct crystal_op *rows;
-    uint64_t count, capacity;
-    uint32_t *places; /* open addressing: 1 + index, 0: free */
-    uint64_t mask;
-};
-
-static uint32_t *place_of(const struct shapes *s, const struct crystal_op *shape)
+static uint32_t *place_of(const struct crystal_graph_packer *p,
+                          const struct crystal_op *shape)
 {
-    uint64_t at = crystal_hash(shape, sizeof *shape) & s->mask;
+    uint64_t at = crystal_hash(shape, sizeof *shape) & p->mask;
 
-    while (s->places[at] &&
-           memcmp(&s->rows[s->places[at] - 1], shape, sizeof *shape) != 0)
-        at = (at + 1) & s->mask;
-    return &s->places[at];
+    while (p->places[at] &&
+           memcmp(&p->shapes[p->places[at] - 1], shape, sizeof *shape) != 0)
+        at = (at + 1) & p->mask;
+    return &p->places[at];
 }
 
-static int shapes_grow(struct shapes *s)
+static int shapes_grow(struct crystal_graph_packer *p)
 {
-    uint64_t capacity = s->capacity ? 2 * s->capacity : 256;
-    struct crystal_op *rows = realloc(s->rows, capacity * sizeof *rows);
+    uint64_t capacity = p->shape_capacity ? 2 * p->shape_capacity : 256;
+    struct crystal_op *shapes = realloc(p->shapes, capacity * sizeof *shapes);
     uint32_t *places = calloc(2 * capacity, sizeof *places);
 
-    s->rows = rows ? rows : s->rows;
-    if (!rows || !places) {
+    p->shapes = shapes ? shapes : p->shapes;
+    if (!shapes || !places) {
         free(places);
         return -ENOMEM;
     }
-    free(s->places);
-    s->places = places;
-    s->mask = 2 * capacity - 1;
-    s->capacity = capacity;
-    for (uint64_t i = 0; i < s->count; i++)
-        *place_of(s, &s->rows[i]) = (uint32_t)i + 1;
+    free(p->places);
+    p->places = places;
+    p->mask = 2 * capacity - 1;
+    p->shape_capacity = capacity;
+    for (uint64_t i = 0; i < p->shape_count; i++)
+        *place_of(p, &p->shapes[i]) = (uint32_t)i + 1;
     return 0;
 }
 
-static int shape_index(struct shapes *s, const struct crystal_op *shape, uint32_t *ret)
+static int shape_index(struct crystal_graph_packer *p, const struct crystal_op *shape,
+                       uint32_t *ret)
 {
     uint32_t *place;
 
-    if (s->count == s->capacity && shapes_grow(s))
+    if (p->shape_count == p->shape_capacity && shapes_grow(p))
         return -ENOMEM;
-    place = place_of(s, shape);
+    place = place_of(p, shape);
     if (!*place) {
-        if (s->count == CRYSTAL_GRAPH_WIDE - 1)
+        if (p->shape_count == CRYSTAL_GRAPH_WIDE - 1)
             return -E2BIG;
-        s->rows[s->count++] = *shape;
-        *place = (uint32_t)s->count;
+        p->shapes[p->shape_count++] = *shape;
+        *place = (uint32_t)p->shape_count;
     }
     *ret = *place - 1;
     return 0;
 }
 
-int crystal_graph_pack(const struct crystal_op *ops, uint64_t count,
-                       struct crystal_op **ret_shapes, uint64_t *ret_shape_count,
-                       struct crystal_graph_packed **ret_packed)
+/* --- records --- */
+
+/* Room for count more. */
+static int rows_grow(struct crystal_graph_packer *p, uint64_t count)
 {
-    struct crystal_graph_packed *packed = malloc((count + 1) * sizeof *packed);
-    struct shapes shapes = {NULL, 0, 0, NULL, 0};
-    struct last last = {0, 0};
-    int code = packed ? 0 : -ENOMEM;
+    uint64_t capacity = 2 * (p->count + count);
+    struct crystal_graph_packed *rows;
+
+    if (p->count + count <= p->capacity)
+        return 0;
+    rows = realloc(p->rows, capacity * sizeof *rows);
+    if (!rows)
+        return -ENOMEM;
+    p->rows = rows;
+    p->capacity = capacity;
+    return 0;
+}
+
+int crystal_graph_packer_put(struct crystal_graph_packer *p,
+                             const struct crystal_op *ops, uint64_t count)
+{
+    struct last last = {p->t_ns, p->payload};
+    int code = rows_grow(p, count);
 
     for (uint64_t i = 0; !code && i < count; i++) {
-        struct crystal_graph_packed p = {0, 0, 0, 0};
+        struct crystal_graph_packed row = {0, 0, 0, 0};
         struct crystal_op shape;
-        bool is_wide = !take_apart(&ops[i], &last, &shape, &p);
+        bool is_wide = !take_apart(&ops[i], &last, &shape, &row);
 
         if (is_wide) {
             shape = ops[i];
-            p = (struct crystal_graph_packed){0, 0, 0, 0};
+            row = (struct crystal_graph_packed){0, 0, 0, 0};
         }
-        code = shape_index(&shapes, &shape, &p.shape);
+        code = shape_index(p, &shape, &row.shape);
         if (is_wide)
-            p.shape |= CRYSTAL_GRAPH_WIDE;
-        packed[i] = p;
+            row.shape |= CRYSTAL_GRAPH_WIDE;
+        p->rows[p->count++] = row;
         remember(&last, &ops[i]);
     }
-    free(shapes.places);
-    *ret_shapes = shapes.rows;
-    *ret_shape_count = shapes.count;
-    *ret_packed = packed;
+    p->t_ns = last.t_ns;
+    p->payload = last.payload;
     return code;
+}
+
+void crystal_graph_packer_fini(struct crystal_graph_packer *p)
+{
+    free(p->shapes);
+    free(p->places);
+    free(p->rows);
 }
 
 int crystal_graph_unpack(const struct crystal_op *shapes, uint64_t shape_count,

@@ -22,11 +22,21 @@ struct crystal_graph_packed {
     uint32_t peer, value;
 };
 
-/* Both arrays are the caller's to free, also after a failure. 0, -ENOMEM, or -E2BIG for
- * more than 2^31 shapes. */
-int crystal_graph_pack(const struct crystal_op *ops, uint64_t count,
-                       struct crystal_op **ret_shapes, uint64_t *ret_shape_count,
-                       struct crystal_graph_packed **ret_packed);
+/* Records that have been packed so far, in any number of pieces. Zeroed: none. */
+struct crystal_graph_packer {
+    struct crystal_op *shapes;
+    uint64_t shape_count, shape_capacity;
+    uint32_t *places; /* of shapes, open addressing: 1 + index, 0: free */
+    uint64_t mask;
+    struct crystal_graph_packed *rows;
+    uint64_t count, capacity;
+    uint64_t t_ns, payload; /* what the next record is told from */
+};
+
+void crystal_graph_packer_fini(struct crystal_graph_packer *p);
+/* 0, -ENOMEM, or -E2BIG for more than 2^31 shapes: then it can only be ended. */
+int crystal_graph_packer_put(struct crystal_graph_packer *p,
+                             const struct crystal_op *ops, uint64_t count);
 
 /* Fills ops, which has room for count; -EINVAL where a record names no shape. */
 int crystal_graph_unpack(const struct crystal_op *shapes, uint64_t shape_count,

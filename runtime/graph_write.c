@@ -19,7 +19,8 @@ struct table {
 
 struct crystal_graph_writer {
     struct crystal_graph_head head;
-    struct table reps, ranks, sets, locals, ops, marks, map, members, names;
+    struct table reps, ranks, sets, locals, marks, map, members, names;
+    struct crystal_graph_packer ops;
     uint32_t placed_count; /* ranks that have been given */
     uint32_t *labels;      /* open addressing: 1 + offset of a label, 0: free */
     uint32_t label_count, label_mask;
@@ -62,7 +63,6 @@ struct crystal_graph_writer *crystal_graph_writer_create(uint32_t lrank_count)
     w->ranks.row_bytes = sizeof(struct crystal_graph_rank);
     w->sets.row_bytes = sizeof(struct crystal_graph_set);
     w->locals.row_bytes = sizeof(struct crystal_graph_local);
-    w->ops.row_bytes = sizeof(struct crystal_op);
     w->marks.row_bytes = sizeof(uint64_t);
     w->map.row_bytes = w->members.row_bytes = sizeof(uint32_t);
     w->names.row_bytes = 1;
@@ -81,7 +81,7 @@ void crystal_graph_writer_destroy(struct crystal_graph_writer *w)
     free(w->ranks.rows);
     free(w->sets.rows);
     free(w->locals.rows);
-    free(w->ops.rows);
+    crystal_graph_packer_fini(&w->ops);
     free(w->marks.rows);
     free(w->map.rows);
     free(w->members.rows);
@@ -199,12 +199,10 @@ uint32_t crystal_graph_writer_rep(struct crystal_graph_writer *w, uint32_t lrank
 void crystal_graph_writer_ops(struct crystal_graph_writer *w,
                               const struct crystal_op *ops, size_t count)
 {
-    void *to = w->code ? NULL : rows(w, &w->ops, count);
-
-    if (!to)
-        return;
-    memcpy(to, ops, count * sizeof *ops);
-    last_rep(w)->op_count += count;
+    if (!w->code)
+        w->code = crystal_graph_packer_put(&w->ops, ops, count);
+    if (!w->code)
+        last_rep(w)->op_count += count;
 }
 
 void crystal_graph_writer_op(struct crystal_graph_writer *w,
@@ -250,42 +248,17 @@ static size_t aligned(size_t bytes)
     return (bytes + 15) & ~(size_t)15;
 }
 
-/* The records as the file has them. */
-struct pack {
-    struct crystal_graph_pack_head numbers;
-    struct table head, shapes, ops;
-};
-
-static int pack_make(const struct crystal_graph_writer *w, struct pack *pack)
-{
-    struct crystal_graph_packed *packed = NULL;
-    struct crystal_op *shapes = NULL;
-    int code =
-        crystal_graph_pack((const struct crystal_op *)(void *)w->ops.rows, w->ops.count,
-                           &shapes, &pack->numbers.shape_count, &packed);
-
-    pack->numbers.zero = 0;
-    pack->head = (struct table){(char *)&pack->numbers, 1, 1, sizeof pack->numbers};
-    pack->shapes = (struct table){(char *)shapes, (size_t)pack->numbers.shape_count, 0,
-                                  sizeof *shapes};
-    pack->ops = (struct table){(char *)packed, w->ops.count, 0, sizeof *packed};
-    return code;
-}
-
-static void pack_fini(struct pack *pack)
-{
-    free(pack->shapes.rows);
-    free(pack->ops.rows);
-}
-
 /* Copies the sections where body is not NULL. Returns the bytes of all. */
-static size_t place(const struct crystal_graph_writer *w, const struct pack *pack,
-                    char *body)
+static size_t place(const struct crystal_graph_writer *w, char *body)
 {
-    const struct table *tables[] = {&w->reps,   &w->ranks, &w->sets,    &w->locals,
-                                    NULL,       NULL,      &pack->head, &pack->shapes,
-                                    &pack->ops, &w->marks, &w->map,     &w->members,
-                                    &w->names,  NULL};
+    struct crystal_graph_pack_head numbers = {.shape_count = w->ops.shape_count};
+    struct table head = {(char *)&numbers, 1, 1, sizeof numbers};
+    struct table shapes = {(char *)w->ops.shapes, w->ops.shape_count, 0,
+                           sizeof *w->ops.shapes};
+    struct table ops = {(char *)w->ops.rows, w->ops.count, 0, sizeof *w->ops.rows};
+    const struct table *tables[] = {
+        &w->reps, &w->ranks, &w->sets,  &w->locals, NULL,        NULL,      &head,
+        &shapes,  &ops,      &w->marks, &w->map,    &w->members, &w->names, NULL};
     size_t used = sizeof w->head;
 
     if (body)
@@ -318,7 +291,6 @@ int crystal_graph_writer_write(struct crystal_graph_writer *w, const char *path,
 {
     struct crystal_filehead head;
     struct crystal_graph *g;
-    struct pack pack;
     size_t bytes;
     char *body;
     int code;
@@ -330,21 +302,11 @@ int crystal_graph_writer_write(struct crystal_graph_writer *w, const char *path,
                                  w->code == -ENOMEM ? "out of memory"
                                                     : "does not fit the format");
     head_fill(w);
-    code = pack_make(w, &pack);
-    if (code) {
-        pack_fini(&pack);
-        return crystal_error_set(err, -code, "%s: %s", path,
-                                 code == -ENOMEM ? "out of memory"
-                                                 : "does not fit the format");
-    }
-    bytes = place(w, &pack, NULL);
+    bytes = place(w, NULL);
     body = calloc(1, bytes);
-    if (!body) {
-        pack_fini(&pack);
+    if (!body)
         return crystal_error_set(err, ENOMEM, "%s: out of memory", path);
-    }
-    (void)place(w, &pack, body);
-    pack_fini(&pack);
+    (void)place(w, body);
     crystal_filehead_init(&head, CRYSTAL_GRAPH_MAGIC, CRYSTAL_GRAPH_VERSION_WAYS, 0,
                           fingerprint, 0);
     code = crystal_file_write(path, &head, body, bytes, err);

@@ -260,9 +260,8 @@ static void packs_anything(void)
 {
     enum { COUNT = 5000 };
     static struct crystal_op ops[COUNT], back[COUNT];
-    struct crystal_graph_packed *packed;
-    struct crystal_op *shapes;
-    uint64_t shape_count, state = 1;
+    struct crystal_graph_packer p = {0};
+    uint64_t state = 1;
 
     for (size_t i = 0; i < COUNT; i++) {
         uint64_t x = state = state * UINT64_C(6364136223846793005) + 1;
@@ -281,14 +280,18 @@ static void packs_anything(void)
         if (ops[i].kind == CRYSTAL_OP_WAIT && x >> 56 & 1)
             ops[i].value = ops[i].t_ns + (x >> 35);
     }
-    MUST(crystal_graph_pack(ops, COUNT, &shapes, &shape_count, &packed));
-    CHECK(shape_count > 20 && shape_count < COUNT);
-    CHECK_EQ(crystal_graph_unpack(shapes, shape_count, packed, COUNT, back), 0);
+    for (uint64_t i = 0; i < COUNT; i += 300)
+        CHECK_EQ(
+            crystal_graph_packer_put(&p, ops + i, COUNT - i < 300 ? COUNT - i : 300),
+            0);
+    CHECK_EQ(p.count, COUNT);
+    CHECK(p.shape_count > 20 && p.shape_count < COUNT);
+    CHECK_EQ(crystal_graph_unpack(p.shapes, p.shape_count, p.rows, COUNT, back), 0);
     CHECK(memcmp(ops, back, sizeof ops) == 0);
-    packed[COUNT / 2].shape = (uint32_t)shape_count;
-    CHECK_EQ(crystal_graph_unpack(shapes, shape_count, packed, COUNT, back), -EINVAL);
-    free(shapes);
-    free(packed);
+    p.rows[COUNT / 2].shape = (uint32_t)p.shape_count;
+    CHECK_EQ(crystal_graph_unpack(p.shapes, p.shape_count, p.rows, COUNT, back),
+             -EINVAL);
+    crystal_graph_packer_fini(&p);
 }
 
 int main(void)
