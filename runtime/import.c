@@ -8,6 +8,7 @@
 
 #include <errno.h>
 #include <limits.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -163,18 +164,44 @@ static int rank_read(const struct import *m, struct import_rank *r)
     return is_json(r) ? import_kineto_read(m, r) : import_chakra_read(m, r);
 }
 
-/* Ranks first .. end - 1; a failure of which the rank's number can be the cause ends
- * nothing. */
+/* What threads share that read ranks. */
+struct reading {
+    struct import *m;
+    pthread_mutex_t lock;
+    pthread_cond_t turn;
+    uint32_t next;   /* rank to be put */
+    bool has_failed; /* none is put any more */
+};
+
+/* The failure of another rank ends all but those before it, which are being read. */
+static int rank_end(struct reading *reading, uint32_t index, int code)
+{
+    struct import_rank *r = &reading->m->ranks[index];
+
+    (void)pthread_mutex_lock(&reading->lock);
+    while (!code && !reading->has_failed && reading->next != index)
+        (void)pthread_cond_wait(&reading->turn, &reading->lock);
+    if (!code && !reading->has_failed)
+        code = import_rank_put(reading->m, r);
+    reading->has_failed |= code != 0;
+    reading->next = index + 1;
+    (void)pthread_cond_broadcast(&reading->turn);
+    (void)pthread_mutex_unlock(&reading->lock);
+    return code;
+}
+
+/* Ranks first .. end - 1. */
 static int ranks_read(void *context, uint32_t first, uint32_t end)
 {
-    struct import *m = context;
+    struct reading *reading = context;
+    int code = 0;
 
-    for (uint32_t i = first; i < end; i++) {
-        m->ranks[i].code = rank_read(m, &m->ranks[i]);
-        if (m->ranks[i].code && m->ranks[i].code != IMPORT_OTHER_RANK)
-            return m->ranks[i].code;
+    for (uint32_t i = first; !code && i < end; i++) {
+        code = rank_read(reading->m, &reading->m->ranks[i]);
+        code = rank_end(reading, i, code);
+        reading->m->ranks[i].code = code;
     }
-    return 0;
+    return code == IMPORT_OTHER_RANK ? 0 : code;
 }
 
 /* The first that failed, as it would be without threads: those before it have been
@@ -191,6 +218,8 @@ static int failure(const struct import *m, const char *const *paths, bool is_of_
 static int traces_read(struct import *m, const char *const *paths,
                        struct crystal_error *err)
 {
+    struct reading reading = {
+        .m = m, .lock = PTHREAD_MUTEX_INITIALIZER, .turn = PTHREAD_COND_INITIALIZER};
     int code = 0;
 
     for (uint32_t i = 0; !code && i < m->rank_count; i++) {
@@ -201,7 +230,7 @@ static int traces_read(struct import *m, const char *const *paths,
     if (code)
         return code;
     (void)crystal_parallel(crystal_parallel_processors(), m->rank_count, 1, ranks_read,
-                           m); /* the ranks have the codes */
+                           &reading); /* the ranks have the codes */
     code = failure(m, paths, false, err);
     if (!code)
         code = ranks_check(m, paths, err);
@@ -215,7 +244,8 @@ static int import_init(struct import *m, uint32_t count, struct crystal_error *e
         return crystal_error_set(err, EINVAL, "no traces");
     m->ranks = calloc(count, sizeof *m->ranks);
     m->everyone = malloc(count * sizeof *m->everyone);
-    if (!m->ranks || !m->everyone)
+    m->writer = crystal_graph_writer_create(count);
+    if (!m->ranks || !m->everyone || !m->writer)
         return crystal_error_set(err, ENOMEM, "out of memory");
     for (uint32_t i = 0; i < count; i++)
         m->everyone[i] = i;
@@ -225,13 +255,10 @@ static int import_init(struct import *m, uint32_t count, struct crystal_error *e
 static void import_fini(struct import *m)
 {
     for (uint32_t i = 0; m->ranks && i < m->rank_count; i++) {
-        struct import_rank *r = &m->ranks[i];
-
-        if (r->text)
-            (void)munmap((void *)(uintptr_t)r->text, r->bytes);
-        import_groups_fini(&r->groups);
-        import_ops_fini(&r->ops);
+        import_rank_drop(&m->ranks[i]);
+        free(m->ranks[i].locals);
     }
+    crystal_graph_writer_destroy(m->writer);
     import_groups_fini(&m->groups);
     free(m->everyone);
     free(m->ranks);

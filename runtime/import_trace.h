@@ -1,9 +1,10 @@
 /* What the importers share: the files, their groups, and the records that each rank
  * gets, whatever they were read from. Include import.h instead.
  *
- * Each rank is read on a thread of its own choice, which changes nothing but the rank;
- * then the groups and labels of all become one graph's, in the order of the files, so
- * that what comes out does not depend on threads.
+ * A rank is read by one thread, which changes nothing but the rank. Then its groups,
+ * labels and records become the graph's: in the order of the files, so that what comes
+ * out does not depend on threads, and as soon as it is its turn, so that the records of
+ * few ranks are kept.
  */
 #ifndef CRYSTAL_IMPORT_TRACE_H
 #define CRYSTAL_IMPORT_TRACE_H
@@ -89,7 +90,8 @@ struct import_rank {
     uint32_t lrank;
     struct import_groups groups;
     struct import_ops ops;
-    int code; /* of reading it */
+    uint32_t *locals; /* owned: once put, the graph's communicators */
+    int code;         /* of reading it */
 };
 
 struct import {
@@ -97,6 +99,7 @@ struct import {
     uint32_t rank_count;
     struct import_groups groups; /* first those of the file of groups, then all */
     uint32_t *everyone;          /* 0 .. rank_count - 1 */
+    struct crystal_graph_writer *writer;
 };
 
 void import_ops_fini(struct import_ops *o);
@@ -147,7 +150,12 @@ uint32_t import_named_find(const struct import *m, struct import_rank *r,
 
 /* --- import_write.c --- */
 
-/* The graph of all ranks. */
+/* Unmaps the file, frees groups and records. */
+void import_rank_drop(struct import_rank *r);
+/* Puts the rank's list behind those before it, and drops what is only needed for that.
+ * 0 or -ENOMEM. One thread at a time. */
+int import_rank_put(struct import *m, struct import_rank *r);
+/* Writes the graph of all ranks. */
 int import_write(struct import *m, const struct crystal_graph_network *network,
                  const char *path, struct crystal_error *err);
 

@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 /* The label of a name: templates and arguments tell too much. */
 static uint32_t label_put(struct crystal_graph_writer *w, struct import_label label)
@@ -20,6 +21,17 @@ static uint32_t label_put(struct crystal_graph_writer *w, struct import_label la
     return crystal_graph_writer_label(w, name[0] ? name : "kernel");
 }
 
+void import_rank_drop(struct import_rank *r)
+{
+    if (r->text)
+        (void)munmap((void *)(uintptr_t)r->text, r->bytes);
+    r->text = NULL;
+    import_groups_fini(&r->groups);
+    import_ops_fini(&r->ops);
+    memset(&r->groups, 0, sizeof r->groups);
+    memset(&r->ops, 0, sizeof r->ops);
+}
+
 /* The number in the graph of each of the rank's labels; caller frees. NULL: out of
  * memory. */
 static uint32_t *labels_make(struct crystal_graph_writer *w, const struct import_ops *o)
@@ -31,7 +43,7 @@ static uint32_t *labels_make(struct crystal_graph_writer *w, const struct import
     return labels;
 }
 
-static int rank_write(struct crystal_graph_writer *w, struct import_rank *r)
+static int records_put(struct crystal_graph_writer *w, struct import_rank *r)
 {
     struct import_ops *o = &r->ops;
     uint32_t *labels = labels_make(w, o);
@@ -49,9 +61,12 @@ static int rank_write(struct crystal_graph_writer *w, struct import_rank *r)
     return 0;
 }
 
-/* The rank's groups become the graph's: its locals are of that one. */
-static int groups_merge(struct import *m, struct import_rank *r)
+/* The rank's groups become the graph's. */
+static int groups_put(struct import *m, struct import_rank *r)
 {
+    r->locals = malloc((r->ops.local_count + 1) * sizeof *r->locals);
+    if (!r->locals)
+        return -ENOMEM;
     for (uint32_t i = 0; i < r->groups.count; i++) {
         struct import_group *group = &r->groups.rows[i];
         uint32_t index = import_group_find(&m->groups, group->name, group->list);
@@ -63,30 +78,30 @@ static int groups_merge(struct import *m, struct import_rank *r)
         if (index == IMPORT_NONE)
             return -ENOMEM;
         if (group->local != IMPORT_NONE)
-            r->ops.locals[group->local] = index;
+            r->locals[group->local] = index;
     }
     return 0;
+}
+
+int import_rank_put(struct import *m, struct import_rank *r)
+{
+    int code = groups_put(m, r);
+
+    if (!code)
+        code = records_put(m->writer, r);
+    import_rank_drop(r);
+    return code;
 }
 
 int import_write(struct import *m, const struct crystal_graph_network *network,
                  const char *path, struct crystal_error *err)
 {
-    struct crystal_graph_writer *w = crystal_graph_writer_create(m->rank_count);
-    int code = w ? 0 : -ENOMEM;
-
-    if (!code && network)
-        crystal_graph_writer_network(w, network);
-    for (uint32_t i = 0; !code && i < m->rank_count; i++)
-        code = groups_merge(m, &m->ranks[i]);
-    for (uint32_t i = 0; !code && i < m->groups.count; i++)
-        (void)crystal_graph_writer_comm(w, NULL, m->groups.rows[i].count,
+    if (network)
+        crystal_graph_writer_network(m->writer, network);
+    for (uint32_t i = 0; i < m->groups.count; i++)
+        (void)crystal_graph_writer_comm(m->writer, NULL, m->groups.rows[i].count,
                                         m->groups.rows[i].members);
-    for (uint32_t i = 0; !code && i < m->rank_count; i++)
-        code = rank_write(w, &m->ranks[i]);
-    for (uint32_t i = 0; !code && i < m->rank_count; i++)
-        crystal_graph_writer_rank(w, m->ranks[i].lrank, i, m->ranks[i].ops.locals);
-    code = code ? crystal_error_set(err, -code, "out of memory")
-                : crystal_graph_writer_write(w, path, 0, err);
-    crystal_graph_writer_destroy(w);
-    return code;
+    for (uint32_t i = 0; i < m->rank_count; i++)
+        crystal_graph_writer_rank(m->writer, m->ranks[i].lrank, i, m->ranks[i].locals);
+    return crystal_graph_writer_write(m->writer, path, 0, err);
 }
