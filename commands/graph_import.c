@@ -4,6 +4,7 @@
 #include "commands/commands.h"
 #include "commands/graph_verbs.h"
 
+#include "runtime/heap.h"
 #include "runtime/conf.h"
 #include "runtime/import.h"
 #include "runtime/log.h"
@@ -56,6 +57,7 @@ int crystal_graph_import_verb(int argc, char **argv)
     const char *groups = NULL;
     int option, index, bad = 0;
 
+    crystal_heap_prepare();
     optind = 1;
     while (!bad && (option = getopt_long(argc, argv, "+", long_options, &index)) >= 0) {
         switch (option) {

@@ -6,6 +6,7 @@
 #include "commands/predict_view.h"
 #include "commands/predict_what.h"
 
+#include "runtime/heap.h"
 #include "runtime/layout.h"
 #include "runtime/log.h"
 #include "runtime/outfile.h"
@@ -393,6 +394,7 @@ CRYSTAL_COMMAND(predict)
     struct predict_args a = {0};
     int wants_help = 0, code, exit_code = 0;
 
+    crystal_heap_prepare();
     crystal_what_if_init(&a.what);
     a.sweeps.threads = crystal_parallel_processors();
     code = args_read(&a, argc, argv, &wants_help, &err);

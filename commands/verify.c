@@ -3,6 +3,7 @@
 
 #include "commands/commands.h"
 
+#include "runtime/heap.h"
 #include "runtime/log.h"
 #include "runtime/verify.h"
 
@@ -33,10 +34,12 @@ static void help(FILE *out)
 static int verify(const char *path)
 {
     struct crystal_error err = {0};
-    struct crystal_graph *g = crystal_graph_open(path, &err);
+    struct crystal_graph *g;
     struct crystal_verdict v;
     int code = 0;
 
+    crystal_heap_prepare();
+    g = crystal_graph_open(path, &err);
     if (!g || crystal_verify(g, &v, &err)) {
         crystal_log(CRYSTAL_LOG_ERROR, "verify", "%s", crystal_error_text(&err));
         crystal_graph_close(g);
