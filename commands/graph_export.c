@@ -124,7 +124,7 @@ static int export_graph(struct export_args *a, struct crystal_error *err)
         crystal_graph_close(g);
         return -EINVAL;
     }
-    code = crystal_predict_init(&p, g, profile, err);
+    code = crystal_predict_init(&p, g, profile, 1, err);
     if (!code) {
         code = ranks_of(a, g, &lranks, &count, err);
         a->is_usage = code && code != -ENOMEM; /* the list */

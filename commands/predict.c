@@ -314,7 +314,7 @@ static int predict(struct predict_args *a, struct crystal_error *err)
         crystal_graph_close(g);
         return -EINVAL;
     }
-    code = crystal_predict_init(&p, g, profile, err);
+    code = crystal_predict_init(&p, g, profile, a->sweeps.threads, err);
     if (!code)
         code = run(a, &p, err);
     crystal_predict_fini(&p);

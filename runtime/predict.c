@@ -3,6 +3,7 @@
 
 #include "runtime/predict.h"
 
+#include "runtime/parallel.h"
 #include "runtime/profile_file.h"
 
 #include <errno.h>
@@ -64,10 +65,40 @@ static int rep_init(struct crystal_predict *p, const struct crystal_profile *pro
     return 0;
 }
 
+struct reps {
+    struct crystal_predict *p;
+    const struct crystal_profile *profile;
+};
+
+static int reps_init(void *context, uint32_t first, uint32_t end)
+{
+    const struct reps *reps = context;
+    int code = 0;
+
+    for (uint32_t i = first; !code && i < end; i++)
+        code = rep_init(reps->p, reps->profile, i, NULL);
+    return code;
+}
+
+/* The sentence of the first representative that cannot be made. */
+static int rep_error(struct crystal_predict *p, const struct crystal_profile *profile,
+                     struct crystal_error *err)
+{
+    int code = 0;
+
+    for (uint32_t i = 0; !code && i < p->rep_count; i++)
+        if (!p->programs[i] || !p->gaps[i]) {
+            crystal_program_destroy(p->programs[i]);
+            code = rep_init(p, profile, i, err);
+        }
+    return code;
+}
+
 int crystal_predict_init(struct crystal_predict *p, const struct crystal_graph *graph,
-                         const struct crystal_profile *profile,
+                         const struct crystal_profile *profile, uint32_t threads,
                          struct crystal_error *err)
 {
+    struct reps reps = {p, profile};
     int code = 0;
 
     memset(p, 0, sizeof *p);
@@ -82,8 +113,8 @@ int crystal_predict_init(struct crystal_predict *p, const struct crystal_graph *
         return crystal_error_set(err, ENODATA,
                                  "the graph tells no durations; run 'scrystal plan' "
                                  "first, and name its job.profile");
-    for (uint32_t i = 0; !code && i < p->rep_count; i++)
-        code = rep_init(p, profile, i, err);
+    if (crystal_parallel(threads, p->rep_count, 1, reps_init, &reps))
+        code = rep_error(p, profile, err);
     if (code || !profile)
         return code;
     code = crystal_profile_check(profile, graph, p->programs, err);

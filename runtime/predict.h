@@ -23,9 +23,10 @@ struct crystal_predict {
 };
 
 /* profile may be NULL where the graph has times of its own; graph is borrowed, profile
- * until this returns. Caller: fini, also after a failure. */
+ * until this returns. threads: at most so many, what comes out does not depend on it.
+ * Caller: fini, also after a failure. */
 int crystal_predict_init(struct crystal_predict *p, const struct crystal_graph *graph,
-                         const struct crystal_profile *profile,
+                         const struct crystal_profile *profile, uint32_t threads,
                          struct crystal_error *err);
 void crystal_predict_fini(struct crystal_predict *p);
 

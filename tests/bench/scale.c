@@ -79,7 +79,7 @@ static double run(const struct crystal_graph *g, uint32_t times, uint64_t *ret_c
     struct crystal_predict p;
     double least = 1e9;
 
-    MUST(crystal_predict_init(&p, g, NULL, &err));
+    MUST(crystal_predict_init(&p, g, NULL, 1, &err));
     config = crystal_predict_config(&p);
     config.jitter_ppm = 10000;
     config.seed = 1;
@@ -231,7 +231,7 @@ static void updates(const struct crystal_graph *g)
     struct sandbox b = {.g = g, .p = &p};
     double *took, all;
 
-    MUST(crystal_predict_init(&p, g, NULL, &err));
+    MUST(crystal_predict_init(&p, g, NULL, 1, &err));
     config = crystal_predict_config(&p);
     config.jitter_ppm = 10000;
     config.context = &b;

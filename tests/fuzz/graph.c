@@ -68,7 +68,7 @@ static void use(const struct crystal_graph *g)
         (void)crystal_graph_memory(out, g, r, &memory);
     if (!crystal_verify(g, &verdict, NULL))
         crystal_verdict_fini(&verdict);
-    if (!crystal_predict_init(&p, g, NULL, NULL)) {
+    if (!crystal_predict_init(&p, g, NULL, 1, NULL)) {
         struct crystal_prediction *pr;
         struct crystal_what_if what;
 

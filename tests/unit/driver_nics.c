@@ -81,7 +81,7 @@ static uint64_t predicted_ns(const struct job *j)
     job_path(j, path, sizeof path, "job.profile");
     profile = crystal_profile_open(path, &job_err);
     JOB_MUST(!profile);
-    JOB_MUST(crystal_predict_init(&p, graph, profile, &job_err));
+    JOB_MUST(crystal_predict_init(&p, graph, profile, 1, &job_err));
     crystal_what_if_init(&what);
     what.shared_nics = 1;
     pr = crystal_predict_run(&p, &what, 0, &job_err);

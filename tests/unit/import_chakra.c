@@ -118,7 +118,7 @@ static void takes_the_time_of_its_parts(void)
     struct crystal_predict p;
     const struct crystal_transfer_wire *wire = &p.network.wire;
 
-    EDIT_MUST(crystal_predict_init(&p, g, NULL, &edit_err));
+    EDIT_MUST(crystal_predict_init(&p, g, NULL, 1, &edit_err));
     crystal_what_if_init(&what);
     pr = crystal_predict_run(&p, &what, 0, &edit_err);
     EDIT_MUST(!pr);
@@ -152,7 +152,7 @@ static uint64_t time_of_trace(void)
     EDIT_MUST(crystal_import_traces(list, 1, NULL, &network, graph_path, &edit_err));
     g = crystal_graph_open(graph_path, &edit_err);
     EDIT_MUST(!g);
-    EDIT_MUST(crystal_predict_init(&p, g, NULL, &edit_err));
+    EDIT_MUST(crystal_predict_init(&p, g, NULL, 1, &edit_err));
     crystal_what_if_init(&what);
     pr = crystal_predict_run(&p, &what, 0, &edit_err);
     EDIT_MUST(!pr);

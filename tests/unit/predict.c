@@ -23,7 +23,7 @@ static void open_synth(const char *text)
     EDIT_MUST(crystal_synth_write(&s, path, &edit_err));
     graph = crystal_graph_open(path, &edit_err);
     EDIT_MUST(!graph);
-    EDIT_MUST(crystal_predict_init(&predict, graph, NULL, &edit_err));
+    EDIT_MUST(crystal_predict_init(&predict, graph, NULL, 2, &edit_err));
     crystal_what_if_init(&what);
 }
 
@@ -217,7 +217,7 @@ static void write_queue_job(const struct crystal_op *ops, uint32_t count)
     crystal_graph_writer_destroy(w);
     graph = crystal_graph_open(path, &edit_err);
     EDIT_MUST(!graph);
-    EDIT_MUST(crystal_predict_init(&predict, graph, NULL, &edit_err));
+    EDIT_MUST(crystal_predict_init(&predict, graph, NULL, 2, &edit_err));
     crystal_what_if_init(&what);
 }
 
@@ -327,7 +327,7 @@ static void write_fan(void)
     crystal_graph_writer_destroy(w);
     graph = crystal_graph_open(path, &edit_err);
     EDIT_MUST(!graph);
-    EDIT_MUST(crystal_predict_init(&predict, graph, NULL, &edit_err));
+    EDIT_MUST(crystal_predict_init(&predict, graph, NULL, 2, &edit_err));
     crystal_what_if_init(&what);
 }
 

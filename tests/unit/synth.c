@@ -82,7 +82,7 @@ static uint64_t iteration_ns(const struct crystal_graph *g)
     struct crystal_predict p;
     uint64_t latest = 0;
 
-    MUST(crystal_predict_init(&p, g, NULL, &err));
+    MUST(crystal_predict_init(&p, g, NULL, 2, &err));
     config = crystal_predict_config(&p);
     config.context = &latest;
     config.on_iteration = on_iteration;
