@@ -1,24 +1,22 @@
-/* Streams and events of runtime/crystal_stream.h on host memory.
+/* Streams of runtime/crystal_stream.h on host memory.
  *
  * A stream is a queue of items. Calling threads count what they put in (issued) and
- * wait for what came out (ended); the items themselves are the driver's. An
- * event has generations: each record is one, a wait is for the one that was the last
- * when it was called. A failure of a communicator stays with the streams in which its
- * work stood until that communicator is destroyed.
+ * wait for what came out (ended); the items themselves are the driver's. A failure of a
+ * communicator stays with the streams in which its work stood until that communicator
+ * is destroyed.
  */
 #include "config.h"
 
 #include "runtime/crystal_stream.h"
 
 #include "replay/hostccl/engine.h"
+#include "replay/hostccl/event.h"
 #include "replay/hostccl/fork.h"
 #include "replay/hostccl/result.h"
-#include "runtime/clock.h"
 
 #include <stdlib.h>
 
 #define STREAM_MAGIC 0x4372795374726d31ULL
-#define EVENT_MAGIC  0x4372794576656e74ULL
 
 struct hostccl_stream {
     uint64_t magic;
@@ -35,23 +33,13 @@ struct hostccl_stream {
     bool is_active; /* changed under the lock */
 };
 
-struct crystal_event {
-    uint64_t magic;
-    /* under the engine's lock */
-    uint64_t recorded, done;
-    uint64_t done_ns; /* when done was reached */
-    ncclResult_t result;
-    uint64_t result_comm;
-    uint32_t refs; /* the handle and the items that name it */
-};
-
 static struct hostccl_stream null_stream = {.magic = STREAM_MAGIC};
 static struct {
     struct hostccl_stream *all;    /* under the lock; without the null stream */
     struct hostccl_stream *active; /* the driver's */
 } streams;
 
-static struct hostccl_stream *stream_of(ncclStream_t handle)
+struct hostccl_stream *hostccl_stream_locked(ncclStream_t handle)
 {
     struct hostccl_stream *stream = handle ? handle : &null_stream;
 
@@ -61,26 +49,13 @@ static struct hostccl_stream *stream_of(ncclStream_t handle)
                : NULL;
 }
 
-static ncclResult_t bad_stream(void)
+ncclResult_t hostccl_stream_bad(void)
 {
     struct crystal_error err = {0};
 
     if (hostccl_fork_check(&err))
         return hostccl_fail_error(&err);
     return hostccl_fail(ncclInvalidArgument, "hostccl: that is no stream of ours");
-}
-
-static ncclResult_t bad_event(void)
-{
-    return hostccl_fail(ncclInvalidArgument, "hostccl: that is no event of ours");
-}
-
-static void event_unref(struct crystal_event *event)
-{
-    if (--event->refs)
-        return;
-    event->magic = 0;
-    free(event);
 }
 
 /* Lock held. */
@@ -104,7 +79,7 @@ struct hostccl_stream *hostccl_stream_find(ncclStream_t handle)
     struct hostccl_stream *stream;
 
     hostccl_lock();
-    stream = stream_of(handle);
+    stream = hostccl_stream_locked(handle);
     hostccl_unlock();
     return stream;
 }
@@ -141,7 +116,7 @@ static void pop(struct hostccl_stream *stream)
     stream->ended++;
     if (item->kind == HOSTCCL_ITEM_LAUNCH)
         return; /* the launch owns it */
-    event_unref(item->event);
+    hostccl_event_unref(item->event);
     free(item);
 }
 
@@ -157,21 +132,18 @@ static void inherit(struct hostccl_stream *stream, ncclResult_t result, uint64_t
 static bool step(struct hostccl_stream *stream, struct hostccl_launch **ret_orphan)
 {
     struct hostccl_item *item = stream->items;
-    struct crystal_event *event = item->event;
+    ncclResult_t result;
+    uint64_t comm;
 
     switch (item->kind) {
     case HOSTCCL_ITEM_RECORD:
-        if (event->done < item->generation) { /* else a later record was faster */
-            event->done = item->generation;
-            event->done_ns = crystal_now_ns();
-            event->result = stream->result;
-            event->result_comm = stream->result_comm;
-        }
+        hostccl_event_reach(item->event, item->generation, stream->result,
+                            stream->result_comm);
         break;
     case HOSTCCL_ITEM_WAIT:
-        if (event->done < item->generation)
+        if (!hostccl_event_is_reached(item->event, item->generation, &result, &comm))
             return false;
-        inherit(stream, event->result, event->result_comm);
+        inherit(stream, result, comm);
         break;
     default:
         if (!item->is_seen) {
@@ -295,13 +267,13 @@ crystal_stream_destroy(ncclStream_t handle)
     struct hostccl_stream *stream;
 
     hostccl_lock();
-    stream = handle ? stream_of(handle) : NULL;
+    stream = handle ? hostccl_stream_locked(handle) : NULL;
     if (stream) {
         stream->is_destroyed = true;
         free_if_unused(stream); /* else when its last item is done */
     }
     hostccl_unlock();
-    return stream ? ncclSuccess : bad_stream();
+    return stream ? ncclSuccess : hostccl_stream_bad();
 }
 
 __attribute__((visibility("default"))) ncclResult_t
@@ -312,7 +284,7 @@ crystal_stream_synchronize(ncclStream_t handle)
     uint64_t until;
 
     hostccl_lock();
-    stream = stream_of(handle);
+    stream = hostccl_stream_locked(handle);
     if (stream) {
         until = stream->issued;
         stream->waiting++;
@@ -322,7 +294,7 @@ crystal_stream_synchronize(ncclStream_t handle)
         free_if_unused(stream);
     }
     hostccl_unlock();
-    return stream ? result : bad_stream();
+    return stream ? result : hostccl_stream_bad();
 }
 
 __attribute__((visibility("default"))) ncclResult_t
@@ -332,136 +304,11 @@ crystal_stream_query(ncclStream_t handle)
     ncclResult_t result = ncclSuccess;
 
     hostccl_lock();
-    stream = stream_of(handle);
+    stream = hostccl_stream_locked(handle);
     if (stream)
         result = stream->ended < stream->issued ? ncclInProgress : stream->result;
     hostccl_unlock();
-    return stream ? result : bad_stream();
-}
-
-/* Puts a RECORD or WAIT into the stream. */
-static ncclResult_t push(struct crystal_event *event, ncclStream_t handle,
-                         enum hostccl_item_kind kind)
-{
-    struct crystal_error err = {0};
-    struct hostccl_item *item;
-
-    if (!event || event->magic != EVENT_MAGIC)
-        return bad_event();
-    if (hostccl_engine_start(&err))
-        return hostccl_fail_error(&err);
-    item = calloc(1, sizeof *item);
-    if (!item)
-        return hostccl_fail(ncclSystemError, "hostccl: out of memory");
-    hostccl_lock();
-    if (kind == HOSTCCL_ITEM_WAIT && !event->recorded)
-        goto done; /* nothing to wait for */
-    item->stream = stream_of(handle);
-    if (!item->stream) {
-        hostccl_unlock();
-        free(item);
-        return bad_stream();
-    }
-    hostccl_stream_announce(item->stream);
-    item->kind = kind;
-    item->event = event;
-    event->refs++;
-    item->generation =
-        kind == HOSTCCL_ITEM_RECORD ? ++event->recorded : event->recorded;
-    hostccl_engine_push(item);
-    item = NULL;
-done:
-    hostccl_unlock();
-    free(item);
-    return ncclSuccess;
-}
-
-__attribute__((visibility("default"))) ncclResult_t
-crystal_stream_wait_event(ncclStream_t stream, crystal_event_t event)
-{
-    return push(event, stream, HOSTCCL_ITEM_WAIT);
-}
-
-__attribute__((visibility("default"))) ncclResult_t
-crystal_event_create(crystal_event_t *ret_event)
-{
-    struct crystal_event *event;
-
-    if (!ret_event)
-        return hostccl_fail(ncclInvalidArgument, "hostccl: no place for an event");
-    event = calloc(1, sizeof *event);
-    if (!event)
-        return hostccl_fail(ncclSystemError, "hostccl: out of memory");
-    event->magic = EVENT_MAGIC;
-    event->refs = 1;
-    *ret_event = event;
-    return ncclSuccess;
-}
-
-__attribute__((visibility("default"))) ncclResult_t
-crystal_event_destroy(crystal_event_t event)
-{
-    if (!event || event->magic != EVENT_MAGIC)
-        return bad_event();
-    hostccl_lock();
-    event_unref(event);
-    hostccl_unlock();
-    return ncclSuccess;
-}
-
-__attribute__((visibility("default"))) ncclResult_t
-crystal_event_record(crystal_event_t event, ncclStream_t stream)
-{
-    return push(event, stream, HOSTCCL_ITEM_RECORD);
-}
-
-__attribute__((visibility("default"))) ncclResult_t
-crystal_event_synchronize(crystal_event_t event)
-{
-    ncclResult_t result;
-    uint64_t until;
-
-    if (!event || event->magic != EVENT_MAGIC)
-        return bad_event();
-    hostccl_lock();
-    until = event->recorded;
-    event->refs++;
-    hostccl_wait_until(&event->done, until);
-    result = event->done < until ? ncclInvalidUsage /* a forked child */
-                                 : event->result;
-    event_unref(event);
-    hostccl_unlock();
-    return result;
-}
-
-__attribute__((visibility("default"))) ncclResult_t
-crystal_event_query(crystal_event_t event)
-{
-    ncclResult_t result;
-
-    if (!event || event->magic != EVENT_MAGIC)
-        return bad_event();
-    hostccl_lock();
-    result = event->done < event->recorded ? ncclInProgress : event->result;
-    hostccl_unlock();
-    return result;
-}
-
-__attribute__((visibility("default"))) ncclResult_t
-crystal_event_time(crystal_event_t event, uint64_t *ret_ns)
-{
-    ncclResult_t result;
-
-    if (!event || event->magic != EVENT_MAGIC || !ret_ns)
-        return bad_event();
-    hostccl_lock();
-    result = !event->recorded                ? ncclInvalidUsage
-             : event->done < event->recorded ? ncclInProgress
-                                             : event->result;
-    if (result == ncclSuccess)
-        *ret_ns = event->done_ns;
-    hostccl_unlock();
-    return result;
+    return stream ? result : hostccl_stream_bad();
 }
 
 __attribute__((visibility("default"))) void crystal_iteration_hint(void)

@@ -42,6 +42,9 @@ void hostccl_streams_end(struct hostccl_launch *launch, ncclResult_t result,
 void hostccl_streams_forget(uint64_t comm_id);
 /* The stream behind a handle, NULL: none such. Lock not held. */
 struct hostccl_stream *hostccl_stream_find(ncclStream_t handle);
+/* The same with the lock held; the failure of a call that names no stream of ours. */
+struct hostccl_stream *hostccl_stream_locked(ncclStream_t handle);
+ncclResult_t hostccl_stream_bad(void);
 /* One item more will come through hostccl_engine_push. Lock held. */
 void hostccl_stream_announce(struct hostccl_stream *stream);
 
