@@ -20,7 +20,11 @@ enum { /* cudaError_t */
 #define CUDA_HOST_PORTABLE       1U /* cudaHostAllocPortable */
 #define CUDA_EVENT_NO_TIMING     2U /* cudaEventDisableTiming */
 #define CUDA_EVENT_BLOCKING_SYNC 1U /* cudaEventBlockingSync: waits sleep */
-#define CUDA_STREAM_LEGACY       ((cuda_stream)1) /* cudaStreamLegacy: the null stream */
+#define CUDA_STREAM_NON_BLOCKING \
+    1U                         /* cudaStreamNonBlocking: not behind the null stream */
+#define CUDA_CAPTURE_RELAXED 2 /* cudaStreamCaptureModeRelaxed: all calls are allowed \
+                                */
+#define CUDA_STREAM_LEGACY ((cuda_stream)1) /* cudaStreamLegacy: the null stream */
 
 struct cuda_dim3 {
     unsigned x, y, z;

@@ -5,9 +5,12 @@
 
 #include "capture/pass_cuda.h"
 
+#include "capture/cuda_clock.h"
 #include "capture/cuda_device.h"
+#include "capture/flusher.h"
 #include "capture/pass.h"
 #include "capture/work.h"
+#include "runtime/log.h"
 
 #include <errno.h>
 #include <stdatomic.h>
@@ -62,12 +65,13 @@ static ncclResult_t stream_wait_event(ncclStream_t stream, crystal_event_t event
     return result_of(cuda_api_get()->cudaStreamWaitEvent(stream, handle_of(event), 0));
 }
 
-/* The recorder's own events have times; a lane's thread sleeps until they come. */
+/* The recorder's own events have times; where the host's clock cannot be told from
+ * them, a lane's thread sleeps until they come. */
 static ncclResult_t event_create(crystal_event_t *ret_event)
 {
     cuda_event_handle handle = NULL;
-    int code =
-        cuda_api_get()->cudaEventCreateWithFlags(&handle, CUDA_EVENT_BLOCKING_SYNC);
+    int code = cuda_api_get()->cudaEventCreateWithFlags(
+        &handle, pass.done.event_time ? 0 : CUDA_EVENT_BLOCKING_SYNC);
 
     *ret_event = handle;
     return result_of(code);
@@ -88,15 +92,23 @@ static ncclResult_t event_query(crystal_event_t event)
     return result_of(cuda_api_get()->cudaEventQuery(handle_of(event)));
 }
 
-/* A new thread has the first GPU until it says otherwise. */
+/* A thread of the recorder's own has the first GPU until it says otherwise, and its
+ * calls would break into a graph that another thread captures. */
+static void enter_gpu(void)
+{
+    static _Thread_local int is_in;
+    int mode = CUDA_CAPTURE_RELAXED;
+
+    if (is_in)
+        return;
+    is_in = 1;
+    (void)cuda_api_get()->cudaSetDevice(cuda.gpu); /* else the calls below fail */
+    (void)cuda_api_get()->cudaThreadExchangeStreamCaptureMode(&mode); /* the same */
+}
+
 static ncclResult_t event_synchronize(crystal_event_t event)
 {
-    static _Thread_local int has_gpu;
-
-    if (!has_gpu && !cuda_thread_issues) {
-        has_gpu = 1;
-        (void)cuda_api_get()->cudaSetDevice(cuda.gpu); /* the wait fails, else */
-    }
+    enter_gpu();
     return result_of(cuda_api_get()->cudaEventSynchronize(handle_of(event)));
 }
 
@@ -109,6 +121,12 @@ static ncclResult_t event_elapsed(crystal_event_t from, crystal_event_t to,
 
     *ret_ns = ms > 0 ? (uint64_t)((double)ms * 1e6) : 0;
     return result_of(code);
+}
+
+/* Called by a program's thread at its end at most, where last errors tell nobody. */
+static ncclResult_t event_time(crystal_event_t event, uint64_t *ret_ns)
+{
+    return result_of(cuda_clock_time(handle_of(event), ret_ns));
 }
 
 int pass_cuda_open(struct crystal_error *err)
@@ -138,9 +156,25 @@ void pass_cuda_activate(void)
     if (!cuda.is_open || atomic_load_explicit(&cuda.is_active, memory_order_acquire))
         return;
     (void)cuda_api_get()->cudaGetDevice(&cuda.gpu); /* else the first one */
+    if (cuda_clock_open() == CUDA_SUCCESS) {
+        pass.done.event_time = event_time;
+        pass.done.settle_soon = flusher_hurry;
+    } else {
+        crystal_log(CRYSTAL_LOG_WARNING, "pass",
+                    "CUDA tells no times, recording ends when they are seen");
+    }
     (void)atexit(pass_drain); /* else the destructor does it, after CUDA's own end */
     work_start(1);
     atomic_store_explicit(&cuda.is_active, 1, memory_order_release);
+}
+
+void pass_cuda_renew(void)
+{
+    if (!pass.done.event_time ||
+        !atomic_load_explicit(&cuda.is_active, memory_order_acquire))
+        return;
+    enter_gpu();
+    cuda_clock_renew();
 }
 
 int pass_cuda_is_watched(int issues)

@@ -19,6 +19,9 @@ int pass_cuda_open(struct crystal_error *err);
 /* The first communicator was made: what follows is watched. Nothing where
  * pass_cuda_open was not called. */
 void pass_cuda_activate(void);
+/* On the recorder's own thread: before it asks for times. Nothing where
+ * pass_cuda_activate was not called. */
+void pass_cuda_renew(void);
 /* Whether calls of this thread are to be written down; makes it an issuing one where
  * it issues. */
 int pass_cuda_is_watched(int issues);

@@ -109,7 +109,8 @@ struct pass_stream *pass_streams(void)
 
 static void settle(int is_last)
 {
-    (void)is_last;
+    if (!is_last)
+        pass_cuda_renew();
     for (struct pass_stream *s = pass_streams(); s; s = s->next)
         if (s->lane)
             (void)pass_lane_settle(s->lane);

@@ -250,6 +250,14 @@ int cudaStreamCreateWithFlags(void **ret, unsigned flags)
     return 0;
 }
 
+/* Nothing is captured here. */
+EXPORT int cudaThreadExchangeStreamCaptureMode(int *mode);
+int cudaThreadExchangeStreamCaptureMode(int *mode)
+{
+    *mode = 0;
+    return 0;
+}
+
 EXPORT int cudaStreamDestroy(void *s);
 int cudaStreamDestroy(void *s)
 {
@@ -394,16 +402,19 @@ EXPORT int cudaEventElapsedTime(float *ret_ms, void *from, void *to);
 int cudaEventElapsedTime(float *ret_ms, void *from, void *to)
 {
     event *a = from, *b = to;
+    int is_done;
     double
         ms; /* as floats, times since the machine's start are good to a millisecond */
 
     (void)pthread_mutex_lock(&a->lock);
     ms = -a->done_ms;
+    is_done = a->done == a->issued;
     (void)pthread_mutex_unlock(&a->lock);
     (void)pthread_mutex_lock(&b->lock);
     *ret_ms = (float)(b->done_ms + ms);
+    is_done = is_done && b->done == b->issued;
     (void)pthread_mutex_unlock(&b->lock);
-    return 0;
+    return is_done ? 0 : NOT_READY;
 }
 
 EXPORT int cudaEventSynchronize(void *handle);

@@ -36,6 +36,15 @@ is "an operation begins when its stream comes to it" "$(awk '
     $3 == "done" && ($5 + 0) in least {
         print ($8 >= least[$5 + 0]), ($2 - $8 >= 2000) }' "$work/shown")" \
     "$(for _ in 1 2 3 4 5 6; do echo 1 1; done)"
+# The fake device stamps its events itself, wherever the clocks of host and device part.
+is "it has ended when the host has waited for it" "$(awk '
+    / (allreduce|send|recv|broadcast) / { issued[$1] = 1 }
+    / for stream [0-9]+ until/ {
+        for (i in issued)
+            until[i] = $(NF - 1)
+        delete issued }
+    $3 == "done" { print ($2 <= until[$5 + 0] + 100) }' "$work/shown")" \
+    "$(yes 1 | head -12)"
 
 recorded "$recorder" timed
 is "no NCCL of its own" "$? $(grep -m1 -c 'has no libnccl.so.2 loaded; is NCCL linked statically' \
