@@ -3,6 +3,8 @@
 
 #include "commands/show.h"
 
+#include "runtime/profile_file.h"
+
 #include <inttypes.h>
 
 static double us(uint64_t ns)
@@ -45,13 +47,18 @@ void crystal_show_profile(FILE *out, const struct crystal_profile *p)
     fprintf(out,
             "%u ranks, %u representatives, %u sandbox ranks measured over %u "
             "iterations\n"
-            "wire %" PRIu64 " bytes/s, latency %.3f us, software %.3f us a message and "
-            "%.3f us an operation (%s, %u collectives)\n",
+            "wire %" PRIu64 " bytes/s, latency %.3f us, ",
             h->lrank_count, h->rep_count, h->measured_count, h->iteration_count,
-            h->wire_bytes_per_s, us(h->wire_latency_ns), us(h->overhead_ns),
-            us(h->op_overhead_ns),
-            crystal_origin_name((enum crystal_origin)h->overhead_origin),
-            h->overhead_sample_count);
+            h->wire_bytes_per_s, us(h->wire_latency_ns));
+    if (crystal_profile_has_costs(h))
+        fprintf(out, "software by operation (measured)\n");
+    else
+        fprintf(out,
+                "software %.3f us a message and %.3f us an operation (%s, %u "
+                "collectives)\n",
+                us(h->overhead_ns), us(h->op_overhead_ns),
+                crystal_origin_name((enum crystal_origin)h->overhead_origin),
+                h->overhead_sample_count);
     if (h->stretch_ppm)
         fprintf(out,
                 "computation longer by %.1f %%, as ranks that shared CPUs went on late "

@@ -264,9 +264,10 @@ static int add_call(struct report *r, uint32_t lrank, const struct script *s,
 {
     const struct crystal_instr *in = &s->program->instrs[instr];
     uint64_t ns = rec->end_ns > rec->arrive_ns ? rec->end_ns - rec->arrive_ns : 0;
-    uint64_t transfer_ns = alone_ns(r, lrank, s->program, instr, rec) + in->cost_ns;
-    uint64_t plan_ns =
-        crystal_profile_ops(r->profile, s->program->rep)[instr].composed_ns;
+    const struct crystal_profile_op *plan =
+        &crystal_profile_ops(r->profile, s->program->rep)[instr];
+    uint64_t transfer_ns = alone_ns(r, lrank, s->program, instr, rec) + plan->cost_ns;
+    uint64_t plan_ns = plan->composed_ns;
     uint64_t virtual_ns = rec->waited_us * UINT64_C(1000);
     bool is_eager =
         in->kind == CRYSTAL_OP_SEND && rec->bytes <= CRYSTAL_TRANSFER_EAGER_BYTES;

@@ -153,19 +153,38 @@ static void memory(const struct report *r, FILE *out)
                 size_text(least, low), size_text(most, high));
 }
 
-static void wire(const struct report *r, FILE *out)
+/* What software costs, as plan has found it. */
+static void software(const struct report *r, FILE *out)
 {
     const struct crystal_profile_head *h = crystal_profile_head(r->profile);
+    uint32_t rep = crystal_graph_rep_of(r->graph, r->layout.sandbox[0]);
+    const struct crystal_profile_op *ops = crystal_profile_ops(r->profile, rep);
+    uint64_t sum_ns = 0;
+
+    if (!crystal_profile_has_costs(h)) {
+        fprintf(out,
+                "software %.1f us a message, %.1f us an operation (%s, %u "
+                "collectives).\n",
+                (double)r->overhead_ns / 1e3, (double)h->op_overhead_ns / 1e3,
+                crystal_origin_name((enum crystal_origin)h->overhead_origin),
+                h->overhead_sample_count);
+        return;
+    }
+    for (uint32_t i = 0; i < crystal_profile_rep(r->profile, rep)->instr_count; i++)
+        sum_ns += ops[i].cost_ns;
+    fprintf(out,
+            "software measured for each operation, %.2f ms in an iteration of rank "
+            "%u.\n",
+            (double)sum_ns / 1e6, r->layout.sandbox[0]);
+}
+
+static void wire(const struct report *r, FILE *out)
+{
     char rate[32], sent[32], taken[32];
 
-    fprintf(out,
-            "Wire: %s, %s; %s, latency %.1f us,\n"
-            "software %.1f us a message, %.1f us an operation (%s, %u collectives).\n",
-            r->wire_kind, r->transport, rate_text(r->wire_bytes_per_s, rate),
-            (double)r->wire_latency_ns / 1e3, (double)r->overhead_ns / 1e3,
-            (double)h->op_overhead_ns / 1e3,
-            crystal_origin_name((enum crystal_origin)h->overhead_origin),
-            h->overhead_sample_count);
+    fprintf(out, "Wire: %s, %s; %s, latency %.1f us,\n", r->wire_kind, r->transport,
+            rate_text(r->wire_bytes_per_s, rate), (double)r->wire_latency_ns / 1e3);
+    software(r, out);
     if (r->layout.assistant_count)
         fprintf(out,
                 "Virtual ranks' messages took what the network took; assistants have "

@@ -43,7 +43,8 @@ struct crystal_profile_head {
     uint64_t overhead_ns;           /* software cost per message, see overhead_origin */
     uint32_t overhead_origin;       /* MEASURED: by collectives of the program among
                                        sandbox ranks; MODELLED: by others like them */
-    uint32_t overhead_sample_count; /* collectives that gave it */
+    uint32_t overhead_sample_count; /* collectives that gave it; MEASURED and 0: there
+                                       is none, operations have costs of their own */
     uint32_t iteration_count;       /* iterations that were measured, per rank */
     uint32_t measured_count;        /* sandbox ranks that were measured */
     uint64_t op_overhead_ns;        /* software cost per operation, as overhead_ns */

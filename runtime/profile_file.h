@@ -19,6 +19,12 @@ struct crystal_profile_image {
 int crystal_profile_write(const char *path, const struct crystal_profile_image *image,
                           struct crystal_error *err);
 
+/* Has each operation a cost of its own, measured on a GPU? Then the head has none. */
+static inline int crystal_profile_has_costs(const struct crystal_profile_head *h)
+{
+    return h->overhead_origin == CRYSTAL_ORIGIN_MEASURED && !h->overhead_sample_count;
+}
+
 struct crystal_transfer_wire crystal_profile_wire(const struct crystal_profile *p);
 
 /* Was it made for this graph? programs by representative, as compiled from it. -ESTALE

@@ -22,6 +22,9 @@ static const struct crystal_compose_pass first_pass;
 static bool begins_with_two;
 static uint8_t begins[2] = {CRYSTAL_FUNC_BROADCAST, CRYSTAL_FUNC_ALLREDUCE};
 
+/* What the all-reduce over tp takes more than the wire: 500 ns a step. */
+static uint64_t tp_cost_ns = 1000;
+
 static void reduce(struct job *j, uint16_t comm, uint64_t took_ns)
 {
     uint64_t record = crystal_trace_count(j->trace);
@@ -46,7 +49,7 @@ static void rank(struct job *j, const char *folder, uint32_t lrank)
     for (uint64_t i = 0; i < 3; i++) {
         job_hint(j, i);
         j->now_ns += 10000000;
-        reduce(j, 1, 132072 + 1000); /* 500 ns a step more than the wire takes */
+        reduce(j, 1, 132072 + tp_cost_ns);
         if (lrank)
             job_p2p(j, 0, 0, 0, 256);
         else
@@ -243,6 +246,28 @@ static void first_calls_have_no_order(void)
     CHECK_HAS(job_err.text, "rank 0: call 1 of 18 is another one than was captured");
 }
 
+/* On a GPU operations have costs of their own: 1 ms in the all-reduce over tp, on top
+ * of 132072 ns, and nothing in the others, which took less than the wire says. They are
+ * transfer, no waiting. */
+static void tells_software_by_operation(void)
+{
+    static const struct crystal_compose_pass on_gpu = {.has_device = 1};
+    struct job j;
+    char path[160];
+
+    tp_cost_ns = 1000000;
+    make(&j);
+    JOB_MUST(crystal_plan_compose(j.dir, NULL, &on_gpu, &job_err));
+    JOB_MUST(crystal_report_write(j.dir, &job_err));
+    job_path(&j, path, sizeof path, "report.txt");
+    CHECK_HAS(
+        slurp(path),
+        "software measured for each operation, 1.00 ms in an iteration of rank 0.");
+    CHECK(!strstr(slurp(path), " us a message"));
+    job_end(&j);
+    tp_cost_ns = 1000;
+}
+
 static void text_fits_a_terminal(void)
 {
     struct job j;
@@ -329,6 +354,7 @@ int main(void)
     CHECK_RUN(writes_what_it_should);
     CHECK_RUN(reads_older_runs);
     CHECK_RUN(first_calls_have_no_order);
+    CHECK_RUN(tells_software_by_operation);
     CHECK_RUN(text_fits_a_terminal);
     CHECK_RUN(tells_of_a_failed_run);
     CHECK_RUN(refuses_other_parents);
