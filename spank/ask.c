@@ -14,6 +14,8 @@
 #include <unistd.h>
 
 enum { EXIT_USAGE = 2 };
+/* How salloc tells its command, and srun its own children, where the job is. */
+#define CLUSTER_ENV "SLURM_WORKING_CLUSTER"
 
 void crystal_ask_slurm_path(const char *name, char *out, size_t out_bytes)
 {
@@ -28,11 +30,37 @@ void crystal_ask_slurm_path(const char *name, char *out, size_t out_bytes)
         snprintf(out, out_bytes, "%s", name);
 }
 
+/* NAME:ADDRESS:PORT:..., as this process was started with. */
+static char *working_cluster(void)
+{
+    static const char name[] = CLUSTER_ENV "=";
+    struct crystal_argv environment = {0};
+    char *value = NULL;
+
+    if (crystal_argv_read(&environment, "/proc/self/environ") == 0)
+        for (int i = 0; i < environment.count && !value; i++)
+            if (strncmp(environment.v[i], name, sizeof name - 1) == 0)
+                value = strdup(environment.v[i] + sizeof name - 1);
+    crystal_argv_fini(&environment);
+    return value;
+}
+
 char *crystal_ask_cluster(void)
 {
-    const char *cluster = getenv("SLURM_WORKING_CLUSTER"); /* NAME:ADDRESS:PORT:... */
+    char *value = working_cluster();
 
-    return cluster && *cluster ? strndup(cluster, strcspn(cluster, ":")) : NULL;
+    if (value)
+        value[strcspn(value, ":")] = '\0';
+    return value;
+}
+
+void crystal_ask_cluster_again(void)
+{
+    char *value = working_cluster();
+
+    if (value)
+        (void)setenv(CLUSTER_ENV, value, 1); /* without, -M on the line counts */
+    free(value);
 }
 
 void crystal_ask_slurm_begin(const char *name, const char *cluster,

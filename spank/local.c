@@ -188,10 +188,12 @@ int crystal_local_srun(const struct crystal_local *local)
     if (!c.job_id)
         c.job_id = crystal_srun_line_get(&c.line, "jobid");
     code = crystal_command_check(&c);
-    if (code == 0 && c.job_id)
+    if (code == 0 && c.job_id) {
+        crystal_ask_cluster_again();
         code = crystal_emulated_run(&c);
-    else if (code == 0)
+    } else if (code == 0) {
         code = rewrite_to_salloc(&c);
+    }
     crystal_command_fini(&c);
     crystal_local_release_orphan(local->salloc, local->cluster);
     return code;

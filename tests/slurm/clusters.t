@@ -31,7 +31,8 @@ done
 who() {
     is "$1: exit code, cluster" "$code $(grep '^rank ' <<<"$out" | sort | tr '\n' ' ')" "0 rank 0 other rank 1 other "
     [ "$code" = 0 ] || sed 's/^/# /' <<<"$err"
-    has "$1: the job's comment" "$(there scontrol --oneliner show job "$2")" "Comment=crystal n=8 sandbox=0-1 dir=$PWD/crystal.$1 "
+    matches "$1: the job's comment" "$(there scontrol --oneliner show job "$2")" \
+        "Comment=crystal n=8 sandbox=0-1 dir=$PWD/crystal.$1( |\$)"
     hasnt "$1: no job of another cluster is asked" "$err" "Invalid job id"
 }
 # shellcheck disable=SC2016 # the rank's shell expands it
