@@ -40,23 +40,28 @@ run env -u VIRTUAL_ENV CONDA_PREFIX="$PWD/prefix" PATH="$PWD/prefix/bin:$PATH" \
     srun "${crystal[@]}" --ntasks-per-node=1 torchrun --nnodes=4 --nproc-per-node=2 "$train"
 told "a conda-style prefix" "1 1 8 0 4 0 4 4 - 1 8"
 
-# --- modules
-if [ -e /usr/share/modules/init/bash ]; then
+# --- modules: environment-modules or Lmod, of which Debian installs one
+for init in /usr/share/modules/init/bash /usr/share/lmod/lmod/init/bash; do
+    [ ! -e $init ] || break
+done
+name="module load in a batch script"
+case $init in */lmod/*) name+=", Lmod" ;; esac
+if [ -e $init ]; then
     mkdir modules
     printf '#%%Module1.0\nprepend-path PATH %s/bin\nsetenv VIRTUAL_ENV %s\n' "$venv" "$venv" >modules/pytorch
     cat >job <<SCRIPT
 #!/bin/bash
 #SBATCH --output=job.out
-. /usr/share/modules/init/bash
+. $init
 module use $PWD/modules
 module load pytorch
 srun ${crystal[*]} -n8 python $train
 SCRIPT
     submit "${crystal[@]}" job
     err=$(cat job.out)
-    told "module load in a batch script" "1 1 8 - - 1 8 4 venv 1 8"
+    told "$name" "1 1 8 - - 1 8 4 venv 1 8"
 else
-    pass "module load in a batch script # SKIP no environment-modules"
+    pass "$name # SKIP no environment-modules"
 fi
 
 # --- accelerate: a launcher for each node, which ends in torchrun; and one for each rank
