@@ -42,6 +42,16 @@ said "limit" 2 "layout: --crystal-logical-ranks: '64' is no whole number from 1 
     srun "${crystal[@]}" "$rank" echo NEVER
 : >"$config"
 
+# --- the program
+said "no such program" 70 "capture: launch: cannot run './nothere': No such file or directory" \
+    srun "${crystal[@]}" -J nothere ./nothere
+echo x >noexec
+said "a program that is none" 70 "capture: launch: cannot run './noexec': Permission denied" \
+    srun "${crystal[@]}" -J noexec ./noexec
+
+run srun "${crystal[@]}" -J nowhere --chdir=/nowhere "$rank"
+is "--chdir of no folder: Slurm's sentence" "$code $err" "1 salloc: error: chdir(/nowhere): No such file or directory"
+
 # --- the job directory
 said "job directory that cannot be made" 2 "layout: job directory /proc/nope: No such file or directory" \
     srun "${crystal[@]}" --crystal-job-dir=/proc/nope "$rank" echo NEVER
