@@ -5,7 +5,7 @@
  * computation and transfers take by themselves, and from that the profile of all ranks.
  * Ranks that never wait for others compete more for the node than they will, so a
  * second pass measures again in the time that the first has composed, until two passes
- * agree.
+ * agree. On a GPU only the first pass measures the device's work.
  */
 #include "config.h"
 
@@ -75,8 +75,9 @@ static int prepare(struct plan *plan, struct crystal_error *err)
     return code ? code : deal(plan, err);
 }
 
-static int set_environment(struct stage *stage, struct crystal_error *err)
+static int set_environment(const struct plan *self, struct crystal_error *err)
 {
+    struct stage *stage = self->stage;
     char library[PATH_MAX], plan[PATH_MAX];
     int code;
 
@@ -91,6 +92,10 @@ static int set_environment(struct stage *stage, struct crystal_error *err)
     stage_env_add(&stage->env, "%s=%s", CRYSTAL_ENV_NCCL_LIBRARY, library);
     if (stage_env_device(stage, library))
         stage_env_add(&stage->env, "%s=1", CRYSTAL_ENV_PASS_DEVICE);
+    /* launches take longer beside CUPTI: from the second pass on they are measured
+     * without it */
+    if (self->pass.has_device && self->pass.before_count)
+        stage_env_add(&stage->env, "%s=off", CRYSTAL_ENV_CUPTI);
     stage_env_add(&stage->env, "%s=%s", CRYSTAL_ENV_TRACE_DIR, plan);
     stage_env_add(&stage->env, "%s=%s", CRYSTAL_ENV_RUN_DIR, plan);
     stage_env_add(&stage->env, "%s=%u", CRYSTAL_ENV_ITERATIONS,
@@ -199,7 +204,7 @@ static int run_slice(struct plan *plan, uint32_t slice, struct crystal_error *er
     say_slice(plan, slice);
     code = begin_slice(plan, slice, err);
     if (!code)
-        code = set_environment(stage, err);
+        code = set_environment(plan, err);
     if (!code)
         code = stage_node_open(stage, plan->pass.before_count > 0, NULL, err);
     if (!code)
@@ -345,7 +350,6 @@ static int lead(struct plan *plan, struct crystal_error *err)
     int code = plan_progress_open(plan->stage, plan->graph_hash, &plan->progress, err);
 
     plan->pass.cpu_count = cpu_count();
-    plan->pass.has_device = stage_has_device();
     plan->pass.before_count = code ? 0 : plan->progress.pass - 1;
     plan->pass.before_mean_ns = plan->progress.before_ns;
     if (!code)
@@ -385,7 +389,7 @@ static int follow(struct plan *plan, struct crystal_error *err)
 
 int stage_plan(struct stage *stage)
 {
-    struct plan plan = {.stage = stage};
+    struct plan plan = {.stage = stage, .pass.has_device = stage_has_device()};
     struct crystal_error err = {0};
     uint32_t measured;
     int code = stage->node ? 0 : prepare(&plan, &err);

@@ -288,6 +288,36 @@ static int summarise(struct compose *c, struct crystal_error *err)
     return 0;
 }
 
+/* Work of the device that this pass has not measured lasts as long as in the one
+ * before.
+ */
+static int kernels_keep(struct compose *c, const char *path, struct crystal_error *err)
+{
+    struct crystal_profile *before;
+    int code;
+
+    if (!c->pass->has_device || !c->pass->before_count)
+        return 0;
+    before = crystal_profile_open(path, err);
+    if (!before)
+        return -EIO;
+    code = crystal_profile_check(before, c->graph, c->programs, err);
+    for (uint32_t i = 0; !code && i < c->rep_count; i++)
+        for (uint32_t k = 0; k < c->programs[i]->instr_count; k++) {
+            const struct crystal_profile_op *was = &crystal_profile_ops(before, i)[k];
+            struct crystal_profile_op *op = &c->ops[c->reps[i].op_first + k];
+
+            if (c->programs[i]->instrs[k].kind != CRYSTAL_OP_KERNEL || op->transfer_ns)
+                continue;
+            op->transfer_ns = was->transfer_ns;
+            op->transfer_p10_ns = was->transfer_p10_ns;
+            op->transfer_p90_ns = was->transfer_p90_ns;
+            crystal_program_last(&c->programs[i]->instrs[k], op->transfer_ns);
+        }
+    crystal_profile_close(before);
+    return code;
+}
+
 static void compose_fini(struct compose *c)
 {
     for (uint32_t i = 0; i < c->rep_count; i++) {
@@ -351,6 +381,8 @@ int crystal_plan_compose(const char *job_dir, crystal_compose_calibrate *calibra
         code = measure_all(&c, err);
     if (!code)
         code = summarise(&c, err);
+    if (!code)
+        code = kernels_keep(&c, path, err);
     if (!code)
         code = cp_compose(&c, err);
     if (!code) {

@@ -32,7 +32,9 @@ struct crystal_compose_pass {
  * On a GPU the library's software is no cost of a message alone: kernels are launched,
  * and copies go through host memory beside computation. So each slice is composed by
  * itself there, too, and what an operation really took longer is its own cost
- * (compose_cost.c); what is in the head of the profile is 0, and nobody is asked. */
+ * (compose_cost.c); what is in the head of the profile is 0, and nobody is asked. The
+ * first pass measures work of the device, which makes launches longer; the others need
+ * not: what they lack is as in job.profile, which the pass before has left. */
 int crystal_plan_compose(const char *job_dir, crystal_compose_calibrate *calibrate,
                          const struct crystal_compose_pass *pass,
                          struct crystal_error *err);

@@ -205,7 +205,7 @@ static void worker(struct job *j, const char *folder, uint32_t lrank,
         reduce(j, 0, 32768, ALONE_NS + 1400);
         j->now_ns += 4000;
         reduce(j, 1, 32768, 1000);
-        for (uint64_t half = 0; half < 2; half++)
+        for (uint64_t half = 0; work_ns && half < 2; half++)
             job_op(j, (struct crystal_op){.kind = CRYSTAL_OP_WORK,
                                           .stream = 1,
                                           .aux = 1,
@@ -253,6 +253,18 @@ static void work_of_the_device(void)
                  800 + 4000 + 2 * (ALONE_NS + 700));
     crystal_profile_tell(p, (struct crystal_program *[]){program, program});
     CHECK_EQ(program->instrs[kernel].count, 800);
+    crystal_profile_close(p);
+
+    /* a second pass that measures none has that of the first; 1400 ns are software's */
+    for (uint32_t r = 0; r < 2; r++)
+        worker(&j, "plan", r, NULL);
+    p = job_composed(&j, &(struct crystal_compose_pass){
+                             .before_count = 1, .before_mean_ns = 1, .has_device = 1});
+    CHECK_EQ(crystal_profile_ops(p, 0)[kernel].transfer_ns, 800);
+    CHECK_EQ(crystal_profile_ops(p, 0)[kernel].transfer_p90_ns, 900);
+    for (uint32_t r = 0; r < 4; r++)
+        CHECK_EQ(crystal_profile_iteration(p, r)->mean_ns,
+                 800 + 4000 + 2 * ALONE_NS + 1400);
     crystal_program_destroy(program);
     crystal_graph_close(g);
     crystal_profile_close(p);
