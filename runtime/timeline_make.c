@@ -119,7 +119,8 @@ static int differ(const struct crystal_timeline *t, uint32_t c, const struct sai
     return crystal_error_set(
         err, EINVAL,
         "ranks %u and %u do %llu and %llu collectives of communicator %u ('%s') in an "
-        "iteration; capture again with more iterations",
+        "iteration; scrystal verify tells where they part, and a capture may need more "
+        "iterations",
         said->lrank, lrank, (unsigned long long)said->each, (unsigned long long)each, c,
         comm.name ? comm.name : "in a replica");
 }

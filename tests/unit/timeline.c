@@ -669,7 +669,8 @@ static void refuses_unequal_counts(void)
     bench_open(&b, &j);
     CHECK(!crystal_timeline_create(&b.config, &err));
     CHECK_STR(err.text, "ranks 0 and 1 do 1 and 2 collectives of communicator 0 ('w') "
-                        "in an iteration; capture again with more iterations");
+                        "in an iteration; scrystal verify tells where they part, and a "
+                        "capture may need more iterations");
     bench_close(&b);
     job_end(&j);
 }
