@@ -147,6 +147,12 @@ static int groups_open(struct import *m, const char *given, const char *first,
     if (code)
         return code;
     code = import_named_read(m, file.text, file.bytes);
+    for (uint32_t i = 0; !code && i < m->named.count; i++) {
+        struct import_group group = m->named.rows[i];
+
+        group.is_owner = false;
+        code = import_group_add(&m->groups, &group) == IMPORT_NONE ? -ENOMEM : 0;
+    }
     (void)munmap((void *)(uintptr_t)file.text, file.bytes);
     if (code)
         return crystal_error_set(err, -code, "%s: %s", given,
@@ -260,6 +266,7 @@ static void import_fini(struct import *m)
     }
     crystal_graph_writer_destroy(m->writer);
     import_groups_fini(&m->groups);
+    import_groups_fini(&m->named);
     free(m->everyone);
     free(m->ranks);
 }

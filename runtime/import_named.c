@@ -24,9 +24,9 @@ uint32_t import_named_find(const struct import *m, struct import_rank *r,
 
     if (index != IMPORT_NONE)
         return index;
-    index = import_group_find(&m->groups, hash, NAMED);
+    index = import_group_find(&m->named, hash, NAMED);
     if (index != IMPORT_NONE) {
-        group = m->groups.rows[index];
+        group = m->named.rows[index];
         group.is_owner = false;
     } else if (bytes) {
         return IMPORT_NONE;
@@ -56,11 +56,11 @@ static int members_read(struct crystal_json *j, struct import *m, uint64_t hash)
         free(members);
         return code;
     }
-    return import_group_add(&m->groups, &(struct import_group){.members = members,
-                                                               .count = count,
-                                                               .name = hash,
-                                                               .list = NAMED,
-                                                               .is_owner = true}) ==
+    return import_group_add(&m->named, &(struct import_group){.members = members,
+                                                              .count = count,
+                                                              .name = hash,
+                                                              .list = NAMED,
+                                                              .is_owner = true}) ==
                    IMPORT_NONE
                ? -ENOMEM
                : 0;

@@ -97,7 +97,8 @@ struct import_rank {
 struct import {
     struct import_rank *ranks;
     uint32_t rank_count;
-    struct import_groups groups; /* first those of the file of groups, then all */
+    struct import_groups named; /* those of the file of groups: any thread reads them */
+    struct import_groups groups; /* the graph's: the named ones, then all */
     uint32_t *everyone;          /* 0 .. rank_count - 1 */
     struct crystal_graph_writer *writer;
 };
