@@ -10,7 +10,6 @@
 #include "capture/cuda_api.h"
 #include "capture/cupti_api.h"
 #include "capture/recorder.h"
-#include "runtime/clock.h"
 #include "runtime/env.h"
 #include "runtime/log.h"
 
@@ -21,17 +20,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define BUFFER_BYTES (1U << 18) /* some 1200 kernels; CUPTI gives back what is full */
-#define FLUSH_SHARE                                                             \
-    200 /* one ns in so many at most goes to flushes: launches wait while CUPTI \
-           looks for what is done (doc/gpu-results.md) */
-#define LATE_NS   5000000000U /* flushes are no farther apart */
-#define MARKS     (1U << 20)  /* host records of which work may still be told */
-#define OWN       (1U << 16)
-#define SUMS      (1U << 15)
-#define SUMS_FULL (SUMS / 4 * 3)
-#define STREAMS   256
-#define NAMES     256
+#define BUFFER_BYTES (1U << 20)
+#define MARKS        (1U << 20) /* host records of which work may still be told */
+#define OWN          (1U << 16)
+#define SUMS         (1U << 15)
+#define SUMS_FULL    (SUMS / 4 * 3)
+#define STREAMS      256
+#define NAMES        256
 
 /* Calls with numbers above this one: which record they came behind, or up to which
  * number they are the recorder's own. */
@@ -69,8 +64,6 @@ static struct {
         int is_nccl;
     } names[NAMES];
     uint64_t lost, dropped, unnamed;
-    /* of whoever flushes: the recorder's thread and, behind it, the end */
-    uint64_t flush_due_ns, flush_count, flush_most_ns;
 } work = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 static pthread_once_t work_once = PTHREAD_ONCE_INIT;
@@ -330,32 +323,11 @@ static void say_what_is_missing(void)
                     "recording without %" PRIu64
                     " kernels and copies, for want of room",
                     missing);
-    crystal_log(CRYSTAL_LOG_DEBUG, "work",
-                "%" PRIu64 " flushes, the longest took %" PRIu64 " us",
-                work.flush_count, work.flush_most_ns / 1000);
     if (work.unnamed)
         crystal_log(CRYSTAL_LOG_DEBUG, "work",
                     "%" PRIu64
                     " kernels and copies were in streams that no record names",
                     work.unnamed);
-}
-
-/* Asks for what stands in buffers that are not full. */
-static void flush(uint32_t flag)
-{
-    const uint64_t from_ns = crystal_now_ns();
-    uint64_t took_ns;
-
-    if (!flag && from_ns < work.flush_due_ns)
-        return;
-    (void)work.cupti.cuptiActivityFlushAll(flag); /* what is lost is counted */
-    took_ns = crystal_now_ns() - from_ns;
-    work.flush_due_ns =
-        from_ns +
-        (took_ns < LATE_NS / FLUSH_SHARE ? took_ns * FLUSH_SHARE : (uint64_t)LATE_NS);
-    work.flush_count++;
-    if (took_ns > work.flush_most_ns)
-        work.flush_most_ns = took_ns;
 }
 
 static void on_flush(int is_last)
@@ -364,7 +336,7 @@ static void on_flush(int is_last)
         return;
     if (is_last && !work.is_shared)
         (void)cuda_api_get()->cudaDeviceSynchronize(); /* its failure is known */
-    flush(is_last ? CUPTI_FLUSH_FORCED : 0);
+    (void)work.cupti.cuptiActivityFlushAll(is_last ? CUPTI_FLUSH_FORCED : 0);
     write_sums();
     if (!is_last)
         return;

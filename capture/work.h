@@ -9,10 +9,6 @@
  * records. With kernels that overlap on one stream (programmatic launch) sums are too
  * long by the overlap; what the device idles between two kernels is not in them.
  *
- * Records come when a buffer of CUPTI's is full, or with a flush. Flushes hold launches up,
- * so they take at most half a per cent of the time: of a process that is killed, the last
- * seconds' work may be missing where the device does little, never other records.
- *
  * One per process. CUPTI has one subscriber: with CRYSTAL_CUPTI=off it is left to the
  * program's own profiler, and there is no WORK.
  */

@@ -15,7 +15,6 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 /* --- CUPTI and CUDA --- */
@@ -31,8 +30,6 @@ static struct {
     uint32_t count;
     int synchronized;
     size_t dropped;
-    long flush_ms;
-    int flushes; /* but the last one, which is forced */
 } fake;
 
 static int subscribe(void **ret, cupti_callback *callback, void *data)
@@ -90,12 +87,10 @@ static int count_dropped(void *context, uint32_t stream, size_t *ret)
 /* Gives what there is as one buffer. */
 static int flush(uint32_t flag)
 {
-    const struct timespec pause = {0, fake.flush_ms * 1000000L};
     uint8_t *buffer = NULL;
     size_t bytes = 0, most = 1;
 
-    __atomic_add_fetch(&fake.flushes, !flag, __ATOMIC_RELAXED);
-    (void)nanosleep(&pause, NULL);
+    (void)flag;
     if (!fake.count)
         return 0;
     fake.requested(&buffer, &bytes, &most);
@@ -294,28 +289,12 @@ static void a_shared_device_is_not_waited_for(void)
     end();
 }
 
-/* Flushes of 20 ms come every 4 s, not every 200 ms. */
-static void long_flushes_are_rare(void)
-{
-    const struct timespec pause = {1, 0};
-
-    begin();
-    fake.flush_ms = 20;
-    work_start(1);
-    while (!__atomic_load_n(&fake.flushes, __ATOMIC_RELAXED))
-        (void)nanosleep(&pause, NULL);
-    (void)nanosleep(&pause, NULL);
-    CHECK_EQ(__atomic_load_n(&fake.flushes, __ATOMIC_RELAXED), 1);
-    recorder_finish(recorder_get(), 0);
-    end();
-}
-
 int main(void)
 {
     static const struct check_case cases[] = {
         CHECK_CASE(sums_stand_behind_their_records), CHECK_CASE(off_leaves_cupti_alone),
-        CHECK_CASE(a_profiler_was_first), CHECK_CASE(a_shared_device_is_not_waited_for),
-        CHECK_CASE(long_flushes_are_rare)};
+        CHECK_CASE(a_profiler_was_first),
+        CHECK_CASE(a_shared_device_is_not_waited_for)};
 
     check_begin();
     check_together(cases, sizeof cases / sizeof cases[0]); /* one recorder a process */
