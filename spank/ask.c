@@ -37,7 +37,10 @@ static char *working_cluster(void)
     struct crystal_argv environment = {0};
     char *value = NULL;
 
-    if (crystal_argv_read(&environment, "/proc/self/environ") == 0)
+    /* On a node of the job, in a batch script or a task, its cluster is the one that is
+     * configured; asking for that by name would need the accounting's database. */
+    if (!getenv("SLURMD_NODENAME") &&
+        crystal_argv_read(&environment, "/proc/self/environ") == 0)
         for (int i = 0; i < environment.count && !value; i++)
             if (strncmp(environment.v[i], name, sizeof name - 1) == 0)
                 value = strdup(environment.v[i] + sizeof name - 1);
