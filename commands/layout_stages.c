@@ -118,30 +118,33 @@ static int check_nodes(const struct crystal_layout *l, struct crystal_error *err
     return 0;
 }
 
-/* Leaves out what is current, aloud. */
+/* Leaves out what is current, aloud; refuses a stage whose parent is neither there nor
+ * asked for. */
 static int skip_current(const struct layout_stages *stages,
                         const struct crystal_layout *l, int *asked, char *notice,
                         size_t notice_bytes, struct crystal_error *err)
 {
-    int current = capture_is_current(stages->dir, l);
+    int is_captured = capture_is_current(stages->dir, l);
+    int is_planned = plan_is_current(stages->dir, l); /* by what was captured */
 
-    if (asked[CAPTURE] && current) {
-        asked[CAPTURE] = 0;
-        (void)snprintf(notice, notice_bytes, "capture is current, skipped");
-        if (asked[PLAN] && plan_is_current(stages->dir, l)) {
-            asked[PLAN] = 0;
-            (void)snprintf(notice, notice_bytes,
-                           "capture and plan are current, skipped");
-        }
-    } else if (!asked[CAPTURE] && !current && stages->needs_capture) {
+    if (!asked[CAPTURE] && !is_captured && stages->needs_capture)
         return crystal_error_set(err, ENOENT,
                                  "%s has no current capture; add capture to "
                                  "--crystal-stages",
                                  stages->dir);
-    } else if (!asked[CAPTURE] && !asked[PLAN] && !plan_is_current(stages->dir, l)) {
+    if (asked[EMULATE] && !asked[PLAN] &&
+        (!is_planned || (asked[CAPTURE] && !is_captured)))
         return crystal_error_set(err, ENOENT,
                                  "%s has no current plan; add plan to --crystal-stages",
                                  stages->dir);
+    if (asked[CAPTURE] && is_captured) {
+        asked[CAPTURE] = 0;
+        (void)snprintf(notice, notice_bytes, "capture is current, skipped");
+        if (asked[PLAN] && is_planned) {
+            asked[PLAN] = 0;
+            (void)snprintf(notice, notice_bytes,
+                           "capture and plan are current, skipped");
+        }
     }
     return 0;
 }

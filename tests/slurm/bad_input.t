@@ -101,6 +101,9 @@ fi
 said "emulate without a plan" 2 \
     "layout: $PWD/crystal.early has no current capture; add capture to --crystal-stages" \
     srun "${crystal[@]}" -J early --crystal-stages=emulate "$rank" echo NEVER
+said "capture and emulate without a plan" 2 \
+    "layout: $PWD/crystal.early has no current plan; add plan to --crystal-stages" \
+    srun "${crystal[@]}" -J early --crystal-stages=capture,emulate "$rank" echo NEVER
 run srun "${crystal[@]}" -J cut --crystal-stages=capture,plan "$rank" sh -c 'echo $RANK'
 is "capture and plan: exit code" "$code $out" "0 "
 for file in job.profile job.graph; do
