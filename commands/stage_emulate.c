@@ -90,6 +90,7 @@ static int finish_run(const struct stage *stage, const char *sub,
 struct watch {
     struct stage *stage;
     struct task_ends ends;
+    int is_awaited; /* what the tasks wait for was written */
 };
 
 static int check_watch(void *context, struct crystal_error *err)
@@ -179,6 +180,7 @@ static int run_program(struct stage *stage, struct watch *watch, const char *sub
     code = write_env(stage, stage->node, err);
     if (code)
         return code;
+    watch->is_awaited = !stage->program;
     return stage->program ? run_ranks(stage, err) : wait_tasks(stage, watch, err);
 }
 
@@ -280,7 +282,7 @@ int stage_emulate(struct stage *stage, uint32_t node_number)
     code = emulate(stage, &watch);
     watch.ends.node = NULL; /* it is closed */
     task_ends_code_end(path, stage->code ? stage->code : code, stage->code != 0);
-    if (code && code != CRYSTAL_EXIT_OTHER && !stage->stop_signal)
+    if (code && code != CRYSTAL_EXIT_OTHER && !stage->stop_signal && watch.is_awaited)
         outlast_tasks(stage, &watch.ends);
     free(watch.ends.list);
     return stage->code ? 0 : code; /* srun has that code from the file */

@@ -10,6 +10,7 @@
 
 #include "runtime/space.h"
 #include "spank/ask.h"
+#include "spank/helpers.h"
 #include "spank/process.h"
 #include "spank/step_line.h"
 
@@ -23,13 +24,10 @@
 #include <time.h>
 #include <unistd.h>
 
-/* A stage failed for a reason of ours; the same number as scrystal's. */
-enum { EXIT_STAGE = 70 };
-enum { START_TIMEOUT_MS = 60000, FINISH_TIMEOUT_MS = 30000 };
-
-/* The running helper steps; 0 = none. */
-struct helpers {
-    pid_t coord, agent, assist;
+enum { EXIT_STAGE = CRYSTAL_STEPS_FAILED };
+enum {
+    START_TIMEOUT_MS = 60000,
+    FAILED_TIMEOUT_MS = 2000 /* other nodes' agents, once one has failed */
 };
 
 static int say(const char *place, const struct crystal_error *err, int code)
@@ -90,6 +88,7 @@ static int wait_for_file(const struct crystal_steps *s, const char *path,
 {
     static const struct timespec pause = {0, 20 * 1000 * 1000};
     uint64_t deadline_ms = crystal_process_now_ms() + START_TIMEOUT_MS;
+    bool is_own;
 
     for (;;) {
         struct crystal_error err = {0};
@@ -112,6 +111,13 @@ static int wait_for_file(const struct crystal_steps *s, const char *path,
         number = crystal_process_pending_signal();
         if (number)
             return 128 + number;
+        if ((code = crystal_helpers_codes(s->request->job_dir, &is_own)) != 0) {
+            int unused;
+
+            if (crystal_process_wait(*helper, FAILED_TIMEOUT_MS, &unused))
+                *helper = 0;
+            return code; /* whose agent failed has said why */
+        }
         if (crystal_process_now_ms() >= deadline_ms) {
             dprintf(2,
                     "crystal: %s: not ready after %d s; see squeue -s and log/ in the "
@@ -123,7 +129,8 @@ static int wait_for_file(const struct crystal_steps *s, const char *path,
     }
 }
 
-static int start_coordinator(const struct crystal_steps *s, struct helpers *helpers)
+static int start_coordinator(const struct crystal_steps *s,
+                             struct crystal_helpers *helpers)
 {
     struct crystal_error err = {0};
     struct crystal_argv line = {0};
@@ -220,7 +227,8 @@ static void remove_marks(const struct crystal_steps *s)
 }
 
 /* Agents meet at the coordinator, so nobody waits for these here. */
-static int start_assistants(const struct crystal_steps *s, struct helpers *helpers)
+static int start_assistants(const struct crystal_steps *s,
+                            struct crystal_helpers *helpers)
 {
     struct crystal_error err = {0};
     struct crystal_argv line = {0};
@@ -234,7 +242,7 @@ static int start_assistants(const struct crystal_steps *s, struct helpers *helpe
 }
 
 /* Starts one agent per sandbox node and waits for what they tell the tasks. */
-static int start_agents(const struct crystal_steps *s, struct helpers *helpers)
+static int start_agents(const struct crystal_steps *s, struct crystal_helpers *helpers)
 {
     static const struct stat absent = {0};
     struct crystal_error err = {0};
@@ -254,7 +262,8 @@ static int start_agents(const struct crystal_steps *s, struct helpers *helpers)
 }
 
 /* Returns only where exec failed. */
-static int become_program(const struct crystal_steps *s, const struct helpers *helpers)
+static int become_program(const struct crystal_steps *s,
+                          const struct crystal_helpers *helpers)
 {
     struct crystal_argv line = {0};
     char pids[64], self[PATH_MAX];
@@ -275,7 +284,7 @@ static int become_program(const struct crystal_steps *s, const struct helpers *h
     return EXIT_STAGE;
 }
 
-static int run_stages(const struct crystal_steps *s, struct helpers *helpers)
+static int run_stages(const struct crystal_steps *s, struct crystal_helpers *helpers)
 {
     const struct crystal_request *r = s->request;
     int code;
@@ -296,43 +305,10 @@ static int run_stages(const struct crystal_steps *s, struct helpers *helpers)
     return code;
 }
 
-/* Returns the agents' exit code; 0 where they were ended here, or there are none. */
-static int finish(const char *scrystal, const char *job_dir, struct helpers *helpers)
-{
-    uint64_t deadline_ms = crystal_process_now_ms() + FINISH_TIMEOUT_MS;
-    struct crystal_argv line = {0};
-    struct crystal_process_spec spec = {.path = scrystal, .argv = &line};
-    pid_t *pids[] = {&helpers->agent, &helpers->assist, &helpers->coord}, teller = 0;
-    int code, codes[3] = {0, 0, 0};
-
-    if (helpers->coord && !crystal_process_wait(helpers->coord, 0, &code)) {
-        crystal_step_scrystal(scrystal, "coord", job_dir, &line);
-        crystal_argv_add(&line, "--finish");
-        if (crystal_process_start(&spec, &teller, NULL) == 0 &&
-            !crystal_process_wait(teller, FINISH_TIMEOUT_MS, &code))
-            crystal_process_end(teller);
-        crystal_argv_fini(&line);
-    } else {
-        helpers->coord = 0;
-        deadline_ms = 0; /* nobody tells the agents */
-    }
-    for (size_t i = 0; i < sizeof pids / sizeof pids[0]; i++) {
-        uint64_t now_ms = crystal_process_now_ms();
-
-        if (*pids[i] &&
-            !crystal_process_wait(
-                *pids[i], deadline_ms > now_ms ? deadline_ms - now_ms : 0, &codes[i])) {
-            codes[i] = 0;
-            crystal_process_end(*pids[i]);
-        }
-    }
-    return codes[0];
-}
-
 int crystal_steps_run(const struct crystal_steps *steps)
 {
     struct crystal_error err = {0};
-    struct helpers helpers = {0};
+    struct crystal_helpers helpers = {0};
     int code;
 
     if (crystal_process_watch_signals(&err) < 0)
@@ -342,88 +318,11 @@ int crystal_steps_run(const struct crystal_steps *steps)
         code += 128;
     if (code == 0 && steps->request->stages & CRYSTAL_STAGE_BIT_EMULATE)
         code = become_program(steps, &helpers);
-    (void)finish(steps->scrystal, steps->request->job_dir,
-                 &helpers); /* code is known */
-    return code;
-}
-
-struct crystal_steps_pids crystal_steps_pids_parse(const char *text)
-{
-    struct crystal_steps_pids pids = {0};
-
-    if (text &&
-        (sscanf(text, "%d,%d,%d,%d", &pids.coord, &pids.agent, &pids.assist,
-                &pids.salloc) != 4 ||
-         pids.coord < 0 || pids.agent < 0 || pids.assist < 0 || pids.salloc < 0))
-        memset(&pids, 0, sizeof pids);
-    return pids;
-}
-
-/* The exit code of a helper step that has ended before the program, -1 = it runs. */
-static int early_code(pid_t pid)
-{
-    siginfo_t info = {0};
-
-    if (!pid || waitid(P_PID, (id_t)pid, &info, WEXITED | WNOHANG | WNOWAIT) < 0 ||
-        info.si_pid != pid)
-        return -1;
-    return info.si_code == CLD_EXITED ? info.si_status : 128 + info.si_status;
-}
-
-/* An agent that has ended before the program: its numbers are missing. It has said why
- * unless a signal ended it, with the whole job, which srun has told. */
-static void tell_dead(const struct helpers *helpers, const char *job_dir)
-{
-    int code = early_code(helpers->agent);
-
-    if (code > 0 && code < 128 && code != EXIT_STAGE)
-        dprintf(2,
-                "crystal: the agent ended before the program, with exit code %d; see "
-                "%s/log\n",
-                code, job_dir);
-}
-
-/* What the agents have written: the exit code of the rank that began (own), or that
- * something else was wrong. */
-static int read_codes(const char *job_dir, bool *ret_own)
-{
-    int found = 0;
-
-    *ret_own = false;
-    for (unsigned node = 0; !*ret_own; node++) {
-        char path[PATH_MAX];
-        int code = 0, own = 0;
-        FILE *file;
-
-        if (snprintf(path, sizeof path, "%s/agent.%u.code", job_dir, node) >=
-                (int)sizeof path ||
-            !(file = fopen(path, "re")))
-            break; /* the last node's was the one before */
-        if (fscanf(file, "%d %d", &code, &own) == 2 && code > 0 && code < 256) {
-            found = found && !own ? found : code;
-            *ret_own = own == 1;
-        }
-        fclose(file); /* read-only */
+    if (code && helpers.agent) {
+        crystal_process_end(helpers.agent); /* no task comes that it could wait for */
+        helpers.agent = 0;
     }
-    return found;
-}
-
-int crystal_steps_finish(const char *scrystal, const char *job_dir,
-                         const struct crystal_steps_pids *pids, time_t start_time,
-                         bool *ret_always)
-{
-    struct helpers helpers = {
-        .coord = pids->coord, .agent = pids->agent, .assist = pids->assist};
-    char path[PATH_MAX], *found = crystal_ask_scrystal_path(scrystal, NULL);
-    struct stat st;
-    int code, told;
-
-    tell_dead(&helpers, job_dir);
-    code = finish(found ? found : "scrystal", job_dir, &helpers);
-    free(found);
-    snprintf(path, sizeof path, "%s/report.txt", job_dir);
-    if (stat(path, &st) == 0 && st.st_mtime >= start_time)
-        dprintf(2, "crystal: report: %s\n", path);
-    told = read_codes(job_dir, ret_always);
-    return told ? told : code < 128 ? code : 0; /* a signal's is no news */
+    (void)crystal_helpers_finish(steps->scrystal, steps->request->job_dir,
+                                 &helpers); /* code is known */
+    return code;
 }

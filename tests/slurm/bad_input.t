@@ -114,6 +114,13 @@ for file in job.profile job.graph; do
         srun "${crystal[@]}" -J cut --crystal-stages=emulate "$rank" sh -c 'echo $RANK'
     cp whole crystal.cut/$file
 done
+touch crystal.cut/runs # an agent that fails before any task is started
+run srun "${crystal[@]}" -J cut --crystal-stages=emulate "$rank" sh -c 'echo $RANK'
+is "runs is a file: exit code, output" "$code $out" "70 "
+matches "runs is a file: sentence" "$err" '^crystal: emulate: .*/runs'
+is "runs is a file: no wait for the agent" "$(grep -c 'not ready after' <<<"$err")" 0
+nothing_left "runs is a file: nothing is left"
+rm crystal.cut/runs
 truncate -s 100 crystal.cut/ranks/3.trace
 said "a trace of 100 bytes" 2 \
     "layout: $PWD/crystal.cut has no current capture; add capture to --crystal-stages" \
