@@ -21,9 +21,9 @@ enum { /* cudaError_t */
 #define CUDA_EVENT_NO_TIMING     2U /* cudaEventDisableTiming */
 #define CUDA_EVENT_BLOCKING_SYNC 1U /* cudaEventBlockingSync: waits sleep */
 #define CUDA_STREAM_NON_BLOCKING \
-    1U                         /* cudaStreamNonBlocking: not behind the null stream */
-#define CUDA_CAPTURE_RELAXED 2 /* cudaStreamCaptureModeRelaxed: all calls are allowed \
-                                */
+    1U /* cudaStreamNonBlocking: not behind the null stream */
+#define CUDA_CAPTURE_RELAXED \
+    2 /* cudaStreamCaptureModeRelaxed: every call may be made */
 #define CUDA_STREAM_LEGACY ((cuda_stream)1) /* cudaStreamLegacy: the null stream */
 
 struct cuda_dim3 {

@@ -12,9 +12,8 @@
 #include <time.h>
 
 #define PACE      1.00005
-#define BEHIND_NS 3000 /* from a record on an idle stream to when it is reached */
-#define FAR_NS    60000 /* more than a mark is ever off; fewer where the machine is idle \
-                         */
+#define BEHIND_NS 3000  /* from a record on an idle stream to when it is reached */
+#define FAR_NS    60000 /* more than a mark is ever off; fewer on an idle machine */
 
 struct event {
     uint64_t reached_ns; /* of the host's clock; UINT64_MAX: it is held up */
