@@ -1,5 +1,5 @@
-/* The helper steps of an emulated step (coordinator, agents, assistants): children of the
- * user's srun, which lasts as long as the program's step.
+/* The helper steps of an emulated step (coordinator, agents, assistants): children of
+ * the user's srun, which lasts as long as the program's step.
  */
 #ifndef CRYSTAL_SPANK_HELPERS_H
 #define CRYSTAL_SPANK_HELPERS_H
