@@ -69,6 +69,7 @@ struct crystal_net_module {
     struct crystal_messages *messages; /* NULL without CRYSTAL_MESSAGES */
     _Atomic uint64_t order;            /* API calls so far */
     _Atomic int abort_told;            /* the abort's sentence was logged */
+    _Atomic int stop_noted;            /* it stands on the roll */
     _Atomic int repeat_told;           /* that a recording is used again */
     _Atomic int last_told;             /* the same, of what differs by iteration */
 };
@@ -143,6 +144,11 @@ static inline uint64_t crystal_net_own_ns(const struct crystal_net_module *modul
 
 /* The board's abort flag as an error; logged once per process. */
 int crystal_net_abort_check(struct crystal_net_module *module);
+/* Stops the job (crystal_board_abort) for what this rank has found. That stands on the
+ * roll before anybody can see it: a program that gets the error may end at once, and
+ * its end is not what began it. */
+void crystal_net_stop(struct crystal_net_module *module, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
 
 /* --- ends and requests --- */
 

@@ -29,7 +29,7 @@ static struct crystal_board_comm *entry_of(struct crystal_operation *op)
         return NULL;
     found = crystal_net_comm_resolve(op->comm, &err);
     if (found < 0)
-        crystal_board_abort(board_of(op), "%s", crystal_error_text(&err));
+        crystal_net_stop(op->comm->module, "%s", crystal_error_text(&err));
     if (!found)
         atomic_store(&op->comm->is_plain, 1);
     return found > 0 ? atomic_load(&op->comm->board) : NULL;
@@ -73,8 +73,8 @@ static int slot_describe(struct crystal_operation *op, struct crystal_board_slot
         return 0;
     if (slot->func != op->func || slot->dtype != op->dtype || slot->root != op->root ||
         slot->count != op->count)
-        crystal_board_abort(
-            board_of(op),
+        crystal_net_stop(
+            op->comm->module,
             "communicator '%s', operation %llu: rank %u calls %s of %llu elements "
             "(type "
             "%u, root %u), another sandbox rank %s of %llu (type %u, root %u)",
@@ -165,10 +165,10 @@ static uint32_t pair_add(struct crystal_operation *op, struct crystal_board_comm
 
     if (index >= entry->pair_capacity) {
         (void)atomic_fetch_sub(&entry->pair_count, 1);
-        crystal_board_abort(board_of(op),
-                            "communicator '%s': more than %u pairs of a sandbox rank "
-                            "and a virtual one exchange messages",
-                            entry->name, entry->pair_capacity);
+        crystal_net_stop(op->comm->module,
+                         "communicator '%s': more than %u pairs of a sandbox rank "
+                         "and a virtual one exchange messages",
+                         entry->name, entry->pair_capacity);
         return 0;
     }
     pair = &crystal_board_pairs(board_of(op), entry)[index];

@@ -28,6 +28,7 @@
 #include <errno.h>
 #include <limits.h>
 #include <pthread.h>
+#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -489,14 +490,32 @@ int crystal_net_comm_resolve(struct crystal_net_comm *comm, struct crystal_error
     return code;
 }
 
+static void note_stopped(struct crystal_net_module *module)
+{
+    if (!atomic_exchange(&module->stop_noted, 1))
+        crystal_roll_write(crystal_board_directory(module->board), CRYSTAL_ROLL_STOPPED,
+                           module->lrank, 0, 0);
+}
+
+void crystal_net_stop(struct crystal_net_module *module, const char *format, ...)
+{
+    char text[sizeof module->head->abort_text];
+    va_list args;
+
+    va_start(args, format);
+    (void)vsnprintf(text, sizeof text, format, args); /* cut, as the board would */
+    va_end(args);
+    note_stopped(module);
+    crystal_board_abort(module->board, "%s", text);
+}
+
 int crystal_net_abort_check(struct crystal_net_module *module)
 {
     if (!module->head ||
         !atomic_load_explicit(&module->head->abort_flag, memory_order_acquire))
         return 0;
     if (!atomic_exchange(&module->abort_told, 1)) {
-        crystal_roll_write(crystal_board_directory(module->board), CRYSTAL_ROLL_STOPPED,
-                           module->lrank, 0, 0);
+        note_stopped(module);
         crystal_log(CRYSTAL_LOG_ERROR, "net", "%.*s",
                     (int)sizeof module->head->abort_text, module->head->abort_text);
     }

@@ -23,8 +23,8 @@ enum crystal_roll_kind {
     CRYSTAL_ROLL_PARTED = 2,  /* it has seen the end of `crank` while it needed it */
     CRYSTAL_ROLL_WAITS = 3,   /* a transfer with `crank` has not moved for 3 s */
     CRYSTAL_ROLL_WENT_ON = 4, /* it has, and no other with `crank` waits so */
-    CRYSTAL_ROLL_STOPPED = 5  /* it has seen that the job is stopped (board.h: abort);
-                                 comm_id and crank are 0 */
+    CRYSTAL_ROLL_STOPPED = 5 /* it has seen that the job is stopped (board.h: abort), or
+                                stops it; comm_id and crank are 0 */
 };
 
 struct crystal_roll_record {
@@ -78,7 +78,8 @@ struct crystal_roll_cause {
 /* A rank of this node where one is known, else what the first record of all led to.
  * Reads what was written since. */
 struct crystal_roll_cause crystal_roll_cause(struct crystal_roll *roll);
-/* 1: this rank has seen another's end or the job stopped. Reads what was written since.
+/* 1: this rank has seen another's end or the job stopped, or stopped it. Reads what was
+ * written since.
  */
 int crystal_roll_has_seen(struct crystal_roll *roll, uint32_t lrank);
 

@@ -28,8 +28,8 @@
 int crystal_virtual_stop(const struct crystal_net_end *end, int code,
                          struct crystal_error *err)
 {
-    crystal_board_abort(end->comm->module->board, "rank %u: %s",
-                        end->comm->module->lrank, crystal_error_text(err));
+    crystal_net_stop(end->comm->module, "rank %u: %s", end->comm->module->lrank,
+                     crystal_error_text(err));
     return code;
 }
 

@@ -311,8 +311,8 @@ static void *feed_main(void *argument)
                 continue;
             code = connection_read(c, feed->fds[i + 1].fd, &err);
             if (code < 0 && code != -EPIPE)
-                crystal_board_abort(feed->module->board, "rank %u: %s",
-                                    feed->module->lrank, crystal_error_text(&err));
+                crystal_net_stop(feed->module, "rank %u: %s", feed->module->lrank,
+                                 crystal_error_text(&err));
             if (code > 0)
                 connection_replace(feed, i);
             else if (code < 0)

@@ -6,6 +6,7 @@
 
 #include "replay/board.h"
 #include "replay/net_payload.h"
+#include "replay/roll.h"
 #include "runtime/graph.h"
 #include "runtime/reduce.h"
 
@@ -559,17 +560,22 @@ static void record_short_payload(uint32_t rank)
     job_rank_end(&job);
 }
 
-/* Rank 0's call number `passed` of func must fail. */
+/* Rank 0's call number `passed` of func must fail. That it has stopped the job stands
+ * on the roll, for what it does next may be to end. */
 static void refuse(void (*record)(uint32_t rank), enum crystal_func func,
                    uint32_t passed, const char *sentence)
 {
     struct crystal_board *board;
+    struct crystal_roll *roll;
+    char roll_path[80];
     struct ring ring = {.order = NULL};
     int status;
     pid_t pid;
 
     job_make(record);
     board = board_make("rvvv");
+    roll = crystal_roll_create(directory, &job_err);
+    JOB_MUST(!roll);
     fflush(stdout);
     pid = fork();
     if (pid == 0) {
@@ -591,6 +597,11 @@ static void refuse(void (*record)(uint32_t rank), enum crystal_func func,
     CHECK_EQ(waitpid(pid, &status, 0), pid);
     CHECK_EQ(status, 0);
     CHECK_STR(crystal_board_header(board)->abort_text, sentence);
+    CHECK_EQ(crystal_roll_cause(roll).first, CRYSTAL_FIRST_STOP);
+    CHECK_EQ(crystal_roll_has_seen(roll, 0), 1);
+    crystal_roll_destroy(roll);
+    (void)snprintf(roll_path, sizeof roll_path, "%s/roll", directory);
+    CHECK_EQ(unlink(roll_path), 0);
     crystal_board_destroy(board);
     job_end(&job);
 }
