@@ -1,15 +1,15 @@
 /* Run records -> iterations and operations of a report.
  *
- * The nth communication call of a rank's run is the nth of its representative's trace;
- * behind the recording the last iteration repeats. An iteration lasts from its first
- * call to the first call of the next one. Where a call is another than expected, the
- * program has left its iterations (it ends, say), and the rest is not counted.
+ * An iteration lasts from its first call to the first call of the next one. Where a
+ * call is another than expected (report_script.h), the program has left its iterations
+ * (it ends, say), and the rest is not counted.
  */
 #include "config.h"
 
 #include "replay/report_internal.h"
 
 #include "replay/measure.h"
+#include "replay/report_script.h"
 #include "replay/run_record.h"
 #include "runtime/blockfile.h"
 #include "runtime/transfer.h"
@@ -139,61 +139,12 @@ static struct rp_op *op_of(struct report *r, const char *group, uint8_t func,
 
 /* --- one rank --- */
 
-/* The communication calls that a rank is expected to make. */
-struct script {
-    const struct crystal_program *program;
-    const uint8_t *funcs; /* before the iterations */
-    uint64_t before;
-    const uint32_t *instrs; /* of one iteration */
-    uint64_t each;
-    uint8_t *owned_funcs;
-    uint32_t *owned_instrs;
-};
-
-static bool is_call(uint8_t kind)
-{
-    return kind == CRYSTAL_OP_COLL || kind == CRYSTAL_OP_SEND ||
-           kind == CRYSTAL_OP_RECV;
-}
-
 static uint32_t nranks_of(const struct report *r, uint32_t lrank, uint32_t local)
 {
     struct crystal_graph_comm c;
 
     crystal_graph_comm(r->graph, crystal_graph_comm_of(r->graph, lrank, local), &c);
     return c.nranks;
-}
-
-/* A communicator of one rank moves nothing and leaves no record. */
-static int script_make(const struct report *r, uint32_t lrank, struct script *s)
-{
-    uint32_t rep = crystal_graph_rep_of(r->graph, lrank), mark_count;
-    const uint64_t *marks = crystal_graph_marks(r->graph, rep, &mark_count);
-    uint64_t op_count;
-    const struct crystal_op *ops = crystal_graph_ops(r->graph, rep, &op_count);
-    const struct crystal_program *p = r->programs[rep];
-
-    memset(s, 0, sizeof *s);
-    s->program = p;
-    s->owned_funcs = malloc(marks[0] + 1);
-    s->owned_instrs = malloc((p->instr_count + 1) * sizeof *s->owned_instrs);
-    if (!s->owned_funcs || !s->owned_instrs)
-        return -ENOMEM;
-    for (uint64_t i = 0; i < marks[0]; i++)
-        if (is_call(ops[i].kind) && nranks_of(r, lrank, ops[i].comm) > 1)
-            s->owned_funcs[s->before++] = ops[i].func;
-    for (uint32_t i = 0; i < p->instr_count; i++)
-        if (is_call(p->instrs[i].kind) && nranks_of(r, lrank, p->instrs[i].local) > 1)
-            s->owned_instrs[s->each++] = i;
-    s->funcs = s->owned_funcs;
-    s->instrs = s->owned_instrs;
-    return 0;
-}
-
-static void script_fini(struct script *s)
-{
-    free(s->owned_funcs);
-    free(s->owned_instrs);
 }
 
 static uint64_t alone_ns(const struct report *r, uint32_t lrank,
@@ -259,7 +210,7 @@ static int add_event(struct report *r, uint32_t rank, uint64_t iteration,
     return rp_events_add(&r->events, &event);
 }
 
-static int add_call(struct report *r, uint32_t lrank, const struct script *s,
+static int add_call(struct report *r, uint32_t lrank, const struct rp_script *s,
                     uint32_t instr, const struct crystal_run_record *rec)
 {
     const struct crystal_instr *in = &s->program->instrs[instr];
@@ -327,50 +278,9 @@ const char *rp_calls_text(const struct rp_calls *calls, char *text)
     return text;
 }
 
-static int compare(const void *a, const void *b)
-{
-    const struct crystal_run_record *x = a, *y = b;
-
-    return x->order < y->order ? -1 : x->order > y->order;
-}
-
-/* Do the first calls fit those before the iterations, in any order? Threads make the
- * communicators of pairs and what was asked of them meanwhile, so that the first calls
- * of a pair have no order among others. */
-static bool begins_alike(const struct script *s, const struct crystal_run_record *recs,
-                         uint64_t count)
-{
-    uint64_t left[UINT8_MAX + 1] = {0};
-
-    for (uint64_t i = 0; i < s->before; i++)
-        left[s->funcs[i]]++;
-    for (uint64_t i = 0; i < count && i < s->before; i++)
-        if (recs[i].order != i || !left[recs[i].func]--)
-            return false;
-    return true;
-}
-
-/* How many records fit what the rank is expected to call. */
-static uint64_t fitting(const struct script *s, const struct crystal_run_record *recs,
-                        uint64_t count)
-{
-    uint64_t first = begins_alike(s, recs, count) ? s->before : 0;
-
-    for (uint64_t i = first; i < count; i++) {
-        uint8_t want =
-            i < s->before
-                ? s->funcs[i]
-                : s->program->instrs[s->instrs[(i - s->before) % s->each]].func;
-
-        if (recs[i].order != i || recs[i].func != want)
-            return i;
-    }
-    return count;
-}
-
 /* Computation of an iteration and its operations alone, one after the other. */
 static uint64_t summed_ns(const struct report *r, uint32_t lrank,
-                          const struct script *s,
+                          const struct rp_script *s,
                           const struct crystal_run_record *begin)
 {
     const struct crystal_profile_op *ops =
@@ -389,22 +299,24 @@ static int rank_gather(struct report *r, uint32_t index,
 {
     struct rp_rank *rank = &r->ranks[index];
     struct rp_samples samples = {0};
-    struct script s;
+    struct rp_reading reading;
+    struct rp_script s;
     uint64_t whole, first, sum_ns = 0;
-    int code = script_make(r, rank->lrank, &s);
+    int code = rp_script_make(r, rank->lrank, &s);
 
     if (code || !s.each)
         goto out;
-    qsort(recs, count, sizeof *recs, compare);
-    rank->op_count = count;
-    rank->left_at = fitting(&s, recs, count);
-    rank->before = s.before;
+    rp_script_read(&s, recs, count, &reading);
+    rank->op_count = reading.count;
+    rank->left_at = reading.left_at;
+    rank->before = reading.before;
     rank->each = s.each;
     /* iterations of which the next one has begun */
-    whole = rank->left_at > s.before ? (rank->left_at - s.before - 1) / s.each : 0;
+    whole =
+        rank->left_at > rank->before ? (rank->left_at - rank->before - 1) / s.each : 0;
     first = whole > 1 ? 1 : 0; /* the first is the warm-up */
     for (uint64_t k = 0; !code && k < whole; k++) {
-        const struct crystal_run_record *begin = &recs[s.before + k * s.each];
+        const struct crystal_run_record *begin = &recs[rank->before + k * s.each];
         uint64_t ns = begin[s.each].api_ns - begin->api_ns;
         struct rp_mark mark = {index, (uint32_t)k, begin->api_ns, begin[s.each].api_ns};
 
@@ -435,7 +347,7 @@ static int rank_gather(struct report *r, uint32_t index,
         r->iteration_count = whole - first;
 out:
     free(samples.ns);
-    script_fini(&s);
+    rp_script_fini(&s);
     return code;
 }
 

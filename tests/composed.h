@@ -10,21 +10,27 @@
 
 #include "tests/job.h"
 
-/* plan/LRANK.run: what the rank's net plugin saw. */
-static inline void job_saw(const struct job *j, uint32_t lrank,
-                           const struct crystal_run_record *records, size_t count)
+/* FOLDER/LRANK.run: what the rank's net plugin saw. */
+static inline void job_saw_in(const struct job *j, const char *folder, uint32_t lrank,
+                              const struct crystal_run_record *records, size_t count)
 {
     static const struct crystal_blockfile_kind kind = CRYSTAL_RUN_KIND;
     struct crystal_block_writer *w;
     char path[160];
 
-    job_path(j, path, sizeof path, "plan/%u.run", lrank);
+    job_path(j, path, sizeof path, "%s/%u.run", folder, lrank);
     w = crystal_block_create(path, &kind, lrank, 0, &job_err);
     JOB_MUST(!w);
     for (size_t i = 0; i < count; i++)
         crystal_block_append(w, &records[i]);
     JOB_MUST(crystal_block_close(w, &job_err));
     JOB_MUST(crystal_block_seal(path, &kind, &job_err));
+}
+
+static inline void job_saw(const struct job *j, uint32_t lrank,
+                           const struct crystal_run_record *records, size_t count)
+{
+    job_saw_in(j, "plan", lrank, records, count);
 }
 
 /* Composes job.profile, without calibration. The caller closes it. */
