@@ -8,7 +8,8 @@
  *     who has arrived),
  *   - it has not joined a communicator that the other has joined 1 s ago.
  * It is told when it has used no CPU for as long, and waits for nobody itself: who
- * computes is only slow.
+ * computes is only slow. Of ranks that all wait for each other one is told only when
+ * they hang.
  */
 #include "config.h"
 
@@ -403,6 +404,23 @@ static int judge_ended(struct crystal_rank_watch *w, const struct watched *rank,
         rank->lrank, wait->lrank);
 }
 
+/* Does one that waits for nobody keep others waiting? Then those that wait for each
+ * other wait for it: it is told itself, later than they would be, or only slow. */
+static int has_holder(struct crystal_rank_watch *w,
+                      const struct crystal_roll_record *records, uint32_t count)
+{
+    struct wait wait;
+
+    for (uint32_t i = 0; i < w->count; i++) {
+        const struct watched *rank = &w->ranks[i];
+
+        if (rank->pid && !rank->has_ended && !is_waiting(w, records, count, rank) &&
+            find_wait(w, records, count, rank->lrank, &wait))
+            return 1;
+    }
+    return 0;
+}
+
 /* Does this rank keep others waiting? */
 static int look_whom(struct crystal_rank_watch *w, struct watched *rank,
                      int is_itself_waiting, const struct crystal_roll_record *records,
@@ -421,7 +439,8 @@ static int look_whom(struct crystal_rank_watch *w, struct watched *rank,
         if (process.state)
             count_look(rank, &process);
     }
-    return rank->idle_looks < LOOKS_IDLE
+    return rank->idle_looks < LOOKS_IDLE ||
+                   (is_itself_waiting && has_holder(w, records, count))
                ? 0
                : judge(w, rank, &wait, is_itself_waiting, notice, notice_bytes, err);
 }

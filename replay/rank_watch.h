@@ -28,7 +28,8 @@ void crystal_rank_watch_ended(struct crystal_rank_watch *watch, uint32_t lrank);
 /* To be called often; looks once a second. 0 nothing new; 1 notice is a sentence for
  * the user about a rank that keeps others waiting for 3 s, once until it goes on;
  * negative errno: the stage cannot go on (two processes with one rank, or no CPU used
- * for CRYSTAL_HANG_SECONDS while others wait). */
+ * for CRYSTAL_HANG_SECONDS while others wait, by a rank that waits for nobody or, where
+ * there is none, by one of those that wait for each other). */
 int crystal_rank_watch_look(struct crystal_rank_watch *watch, char *notice,
                             size_t notice_bytes, struct crystal_error *err);
 

@@ -10,7 +10,9 @@
 #include <sys/wait.h>
 #include <time.h>
 
-#define COMM 77
+#define COMM     77
+#define COMPUTES 8 /* no rank, as SLEEPS */
+#define SLEEPS   9
 
 #define DIRECTORY "/tmp/crystal-watch.XXXXXX"
 
@@ -26,11 +28,12 @@ static struct crystal_board *board;
 static struct crystal_rank_watch *watch;
 static pid_t ranks[2];
 static int rank_1_is_there = 1, rank_1_is_seen = 1;
+static uint32_t rank_1_does = SLEEPS;
 static struct crystal_error err; /* of the last look that failed */
 static char notice[CRYSTAL_ERROR_TEXT_BYTES];
 
 /* The rank itself, in the process that start_rank makes: joins, waits for `crank` if
- * that is one, and sleeps. */
+ * that is one, and sleeps, or computes where it is COMPUTES. */
 static int rank_main(char **argv)
 {
     uint32_t lrank = (uint32_t)atoi(argv[2]), crank = (uint32_t)atoi(argv[3]);
@@ -38,8 +41,12 @@ static int rank_main(char **argv)
     crystal_roll_write(argv[1], CRYSTAL_ROLL_JOINED, lrank, COMM, lrank);
     if (crank < 4)
         crystal_roll_write(argv[1], CRYSTAL_ROLL_WAITS, lrank, COMM, crank);
-    if (write(STDOUT_FILENO, "", 1) == 1)
-        (void)pause();
+    if (write(STDOUT_FILENO, "", 1) != 1)
+        return 1;
+    (void)alarm(120); /* not longer than the test */
+    while (crank == COMPUTES)
+        (void)getpid();
+    (void)pause();
     return 0;
 }
 
@@ -103,7 +110,7 @@ static void begin(enum crystal_board_mode mode)
     watch = crystal_rank_watch_create(roll, board, &layout,
                                       (struct crystal_share){0, layout.sandbox_count});
     ranks[0] = start_rank(0, 3, 1);
-    ranks[1] = rank_1_is_there ? start_rank(1, 9, rank_1_is_seen) : 0;
+    ranks[1] = rank_1_is_there ? start_rank(1, rank_1_does, rank_1_is_seen) : 0;
 }
 
 static void end(void)
@@ -235,6 +242,52 @@ static void who_sleeps_is_told_once(void)
     end();
 }
 
+/* Rank 0, for which another rank waits, waits itself, and longer than rank 1 has been
+ * stopped when that is what it waits for. */
+static void who_holds_one_that_waits(void)
+{
+    char want[CRYSTAL_ERROR_TEXT_BYTES];
+
+    (void)setenv("CRYSTAL_HANG_SECONDS", "4", 1);
+    rank_1_does = COMPUTES;
+    begin(CRYSTAL_BOARD_TIMED);
+    arrive(0);
+    crystal_roll_write(directory, CRYSTAL_ROLL_WAITS, 2, COMM, 0);
+    CHECK_EQ(look(7), 0);
+    CHECK_EQ(kill(ranks[1], SIGSTOP), 0);
+    CHECK_EQ(look(15), -ETIMEDOUT);
+    (void)snprintf(want, sizeof want,
+                   "a rank hangs: rank 1 (pid %d) is stopped for 4 s; rank 0 waits for "
+                   "it in communicator 'world'",
+                   (int)ranks[1]);
+    CHECK_STR(err.text, want);
+    end();
+    rank_1_does = SLEEPS;
+    (void)unsetenv("CRYSTAL_HANG_SECONDS");
+}
+
+/* They all wait, none for one that does not: whoever has done so first is told. */
+static void who_waits_in_a_circle(void)
+{
+    char want[CRYSTAL_ERROR_TEXT_BYTES];
+    unsigned told;
+
+    (void)setenv("CRYSTAL_HANG_SECONDS", "4", 1);
+    rank_1_does = 0;
+    begin(CRYSTAL_BOARD_TIMED);
+    arrive(0);
+    CHECK_EQ(look(15), -ETIMEDOUT);
+    told = strncmp(err.text, "a rank hangs: rank 1", 20) == 0;
+    (void)snprintf(want, sizeof want,
+                   "a rank hangs: rank %u (pid %d) has used no CPU for 4 s; rank %u "
+                   "waits for it in communicator 'world'",
+                   told, (int)ranks[told], 1 - told);
+    CHECK_STR(err.text, want);
+    end();
+    rank_1_does = SLEEPS;
+    (void)unsetenv("CRYSTAL_HANG_SECONDS");
+}
+
 /* What rank 0 waited for has come. */
 static void nobody_waits(void)
 {
@@ -276,6 +329,8 @@ int main(int argc, char **argv)
         CHECK_CASE(who_ended_without_joining),
         CHECK_CASE(who_cannot_be_seen),
         CHECK_CASE(who_sleeps_is_told_once),
+        CHECK_CASE(who_holds_one_that_waits),
+        CHECK_CASE(who_waits_in_a_circle),
         CHECK_CASE(nobody_waits),
         CHECK_CASE(two_processes_as_one_rank),
     };
