@@ -110,7 +110,9 @@ static void two_nodes_find_what_one_does(void)
                one.mean_ns[0] / 1e6, two.mean_ns[0] / 1e6);
     }
     CHECK(is_near);
-    CHECK_HAS(output, "agent 0 code 0\nagent 1 code 0\ncoordinator code 0\n");
+    CHECK_HAS(output, "agent 0 code 0\n");
+    CHECK_HAS(output, "agent 1 code 0\n");
+    CHECK_HAS(output, "coordinator code 0\n");
     CHECK_HAS(output, "plan: ranks 0-3 of the sandbox (1 of 2), on node 0\n");
     CHECK_HAS(output, "plan: ranks 12-15 of the sandbox (2 of 2), on node 1\n");
     CHECK_HAS(output, "plan: ranks 4-7, which the sandbox does not stand for (1 of 2), "
@@ -137,7 +139,9 @@ static void passes_of_three_nodes(void)
              0);
     capture_job("");
     CHECK_EQ(stage_on("plan", 3, "", ""), 0);
-    CHECK_HAS(output, "agent 0 code 0\nagent 1 code 0\nagent 2 code 0\n");
+    CHECK_HAS(output, "agent 0 code 0\n");
+    CHECK_HAS(output, "agent 1 code 0\n");
+    CHECK_HAS(output, "agent 2 code 0\n");
     CHECK_HAS(output, "plan: pass 2 of at most 3, in the time of the one before: ");
     CHECK(times_said("plan: ranks 4-7 of the sandbox (2 of 3), on node 1\n") >= 2);
     CHECK_EQ(times_said("plan: ranks 4-7 of the sandbox (2 of 3), on node 1\n"),
@@ -155,7 +159,8 @@ static void an_agent_is_killed(void)
     CHECK_EQ(stage_on("plan", 2, "--fail hang --fail-rank 13",
                       "while [ ! -e plan/0.done ]; do sleep 0.05; done; kill -9 $2"),
              0);
-    CHECK_HAS(output, "agent 0 code 70\nagent 1 code 137\n");
+    CHECK_HAS(output, "agent 0 code 70\n");
+    CHECK_HAS(output, "agent 1 code 137\n");
     CHECK_EQ(times_said("crystal: plan: the agent of node 1 (pid "), 1);
     CHECK_HAS(output, ") died during plan; see log/ in the job directory\n");
     CHECK(!exists("job.profile"));
@@ -165,7 +170,8 @@ static void an_agent_is_killed(void)
     crystal_trace_fini(&trace);
     CHECK_EQ(finish(start("touch -d 2001-01-01 %s/plan/0.trace", job_dir)), 0);
     CHECK_EQ(stage_on("plan", 2, "", ""), 0);
-    CHECK_HAS(output, "agent 0 code 0\nagent 1 code 0\n");
+    CHECK_HAS(output, "agent 0 code 0\n");
+    CHECK_HAS(output, "agent 1 code 0\n");
     CHECK_EQ(times_said("plan: ranks 0-3 of the sandbox"), 0);
     CHECK_EQ(times_said("plan: ranks 12-15 of the sandbox (2 of 2), on node 1\n"), 1);
     CHECK_HAS(output, "plan: kept 1 slice of a plan that was stopped\n");
@@ -189,7 +195,8 @@ static void a_rank_of_the_other_node_is_killed(void)
 {
     forget();
     CHECK_EQ(stage_on("plan", 2, "--fail kill --fail-rank 13", ""), 0);
-    CHECK_HAS(output, "agent 0 code 70\nagent 1 code 70\n");
+    CHECK_HAS(output, "agent 0 code 70\n");
+    CHECK_HAS(output, "agent 1 code 70\n");
     CHECK_EQ(times_said("crystal: plan: rank 13 was ended by signal 9 (Killed); see "),
              1);
     CHECK_EQ(times_said("crystal: coordinator: "), 0);
@@ -200,7 +207,8 @@ static void a_rank_of_the_first_node_exits(void)
 {
     forget();
     CHECK_EQ(stage_on("plan", 2, "--fail exit --fail-rank 2", ""), 0);
-    CHECK_HAS(output, "agent 0 code 70\nagent 1 code 70\n");
+    CHECK_HAS(output, "agent 0 code 70\n");
+    CHECK_HAS(output, "agent 1 code 70\n");
     CHECK_EQ(times_said("crystal: plan: rank 2 ended with code 7; see "), 1);
     nothing_is_left();
 }
@@ -212,7 +220,8 @@ static void an_agent_is_stopped(void)
     CHECK_EQ(stage_on("plan", 2, "--fail hang --fail-rank 13",
                       "while [ ! -e plan/1.done ]; do sleep 0.05; done; kill $1"),
              0);
-    CHECK_HAS(output, "agent 0 code 143\nagent 1 code 70\n");
+    CHECK_HAS(output, "agent 0 code 143\n");
+    CHECK_HAS(output, "agent 1 code 70\n");
     CHECK_EQ(times_said("crystal: plan: stopped by signal 15 (Terminated)"), 1);
     nothing_is_left();
 }
@@ -221,7 +230,8 @@ static void graph_is_missing(void)
 {
     CHECK_EQ(finish(start("rm %s/job.graph", job_dir)), 0);
     CHECK_EQ(stage_on("plan", 2, "", ""), 0);
-    CHECK_HAS(output, "agent 0 code 70\nagent 1 code 70\n");
+    CHECK_HAS(output, "agent 0 code 70\n");
+    CHECK_HAS(output, "agent 1 code 70\n");
     CHECK_EQ(times_said("crystal: plan: "), 1);
     CHECK_HAS(output, "job.graph");
     nothing_is_left();

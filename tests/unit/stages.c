@@ -243,7 +243,9 @@ static void emulate_as_slurm_runs_it(void)
     CHECK_EQ(st.st_mode & 0777, 0600);
     CHECK_EQ(finish(pid), 0);
     CHECK_HAS(output, "task codes 0 0 0 0\n");
-    CHECK_HAS(output, "finish code 0\nagent code 0\ncoord code 0\n");
+    CHECK_HAS(output, "finish code 0\n");
+    CHECK_HAS(output, "agent code 0\n");
+    CHECK_HAS(output, "coord code 0\n");
     nothing_is_left();
     runs_are_sealed("runs/002");
     CHECK(exists("runs/002/run.yaml"));
