@@ -18,6 +18,9 @@
 #include <unistd.h>
 
 enum { ANSWER_BYTES = 1024, LINE_BYTES = 512 };
+/* The kernel writes its files of sockets in pieces: where many come and go meanwhile,
+ * one that is there all the time may be missing. */
+enum { PROC_TRIES = 5 };
 
 struct request {
     struct nlmsghdr head;
@@ -155,10 +158,13 @@ static int ask_file(const char *path, const struct crystal_peer_socket *s, uid_t
 
 int crystal_peer_ask_proc(const struct crystal_peer_socket *s, uid_t *ret)
 {
-    int code = ask_file("/proc/net/tcp", s, ret);
+    int code = -ENOENT;
 
-    if (code == -ENOENT)
-        code = ask_file("/proc/net/tcp6", s, ret);
+    for (int i = 0; i < PROC_TRIES && code == -ENOENT; i++) {
+        code = ask_file("/proc/net/tcp", s, ret);
+        if (code == -ENOENT)
+            code = ask_file("/proc/net/tcp6", s, ret);
+    }
     return code;
 }
 
