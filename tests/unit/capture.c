@@ -445,7 +445,7 @@ static void wait_for_output(unsigned lrank)
     double sums[8];
     int count = 0;
 
-    for (int i = 0; i < 200 && !count; i++) {
+    for (int i = 0; i < 3000 && !count; i++) {
         pause_ms(20);
         read_sums(lrank, sums, &count);
     }

@@ -174,7 +174,7 @@ static void wait_for(const char *pid_file)
 {
     const struct timespec pause = {0, 10000000};
 
-    for (int i = 0; i < 500 && !slurp(pid_file)[0]; i++)
+    for (int i = 0; i < 6000 && !slurp(pid_file)[0]; i++)
         (void)nanosleep(&pause, NULL);
 }
 
@@ -182,7 +182,7 @@ static void wait_gone(const char *pid_file)
 {
     const struct timespec pause = {0, 10000000};
 
-    for (int i = 0; i < 500 && is_alive(pid_file); i++)
+    for (int i = 0; i < 6000 && is_alive(pid_file); i++)
         (void)nanosleep(&pause, NULL);
 }
 
@@ -250,7 +250,7 @@ static void death_of_the_launcher_leaves_nothing(void)
     wait_gone(own);
     wait_gone(child);
     CHECK(!is_alive(own) && !is_alive(child));
-    for (int i = 0; i < 500 && access(gone, F_OK) == 0; i++)
+    for (int i = 0; i < 6000 && access(gone, F_OK) == 0; i++)
         (void)nanosleep(&(struct timespec){0, 10000000}, NULL);
     CHECK_EQ(access(gone, F_OK), -1);
     CHECK_EQ(rmdir(kept), 0);

@@ -8,7 +8,7 @@ static void expect_failure(struct place *p, const char *part)
     struct crystal_error err = {0};
     struct crystal_board_header *head = crystal_board_header(p->board);
 
-    for (int i = 0; i < 500 && !crystal_proxy_status(p->proxy, NULL); i++) {
+    for (int i = 0; i < 6000 && !crystal_proxy_status(p->proxy, NULL); i++) {
         struct timespec t = {.tv_nsec = 10000000};
 
         (void)nanosleep(&t, NULL);
@@ -209,7 +209,7 @@ static void garbage(void)
         (void)boot_write(fds[2 * role], noise, sizeof noise);
         fds[2 * role + 1] = boot_dial(&to); /* says nothing */
     }
-    for (int i = 0; i < 500 && counters.dropped_count < 8; i++) {
+    for (int i = 0; i < 6000 && counters.dropped_count < 8; i++) {
         struct timespec t = {.tv_nsec = 10000000};
 
         (void)nanosleep(&t, NULL);

@@ -210,7 +210,7 @@ static void emulate_of_another_program(void)
 
 static void wait_for_file(const char *name)
 {
-    for (int i = 0; i < 500 && !exists(name); i++)
+    for (int i = 0; i < 6000 && !exists(name); i++)
         pause_ms(20);
     CHECK(exists(name));
 }

@@ -180,7 +180,7 @@ static void a_kill_leaves_nothing(void)
     (void)snprintf(path, sizeof path, "%s/agent.0.env", job_dir);
     (void)unlink(path);
     pid = start_stage("emulate", "--iterations 3 --fail sleep --fail-rank 1 " OPTIONS);
-    for (int i = 0; i < 100 && access(path, F_OK) < 0; i++)
+    for (int i = 0; i < 3000 && access(path, F_OK) < 0; i++)
         pause_ms(50);
     pause_ms(500);
     board_directory(directory);
@@ -190,7 +190,7 @@ static void a_kill_leaves_nothing(void)
     CHECK_EQ(kill(pid, SIGKILL), 0);
     CHECK_EQ(finish(pid), 128 + SIGKILL);
     nothing_is_left();
-    for (int i = 0; i < 100 && (access(directory, F_OK) == 0 || exists("token")); i++)
+    for (int i = 0; i < 3000 && (access(directory, F_OK) == 0 || exists("token")); i++)
         pause_ms(100);
     CHECK_EQ(access(directory, F_OK), -1);
     CHECK(!exists("coord") && !exists("token"));
