@@ -5,10 +5,10 @@
 #define CRYSTAL_TESTS_BY_HAND_H
 
 #include "runtime/filehead.h"
-#include "runtime/trace.h"
 
 #include "tests/check.h"
 #include "tests/folders.h"
+#include "tests/traces.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -101,15 +101,10 @@ static inline pid_t start_stage(const char *stage, const char *options)
 
 static inline int read_trace(const char *sub, unsigned lrank, struct crystal_trace *ret)
 {
-    struct crystal_error err = {0};
-    char path[PATH_MAX + 64];
-    int code;
+    char directory[PATH_MAX];
 
-    (void)snprintf(path, sizeof path, "%s/%s/%u.trace", job_dir, sub, lrank);
-    code = crystal_trace_read(path, ret, &err);
-    if (code)
-        printf("# %s\n", err.text);
-    return code;
+    (void)snprintf(directory, sizeof directory, "%s/%s", job_dir, sub);
+    return trace_read(directory, lrank, ret);
 }
 
 /* Processes with the job directory in their environment: ranks. */

@@ -9,6 +9,7 @@
 #include "runtime/trace.h"
 
 #include "tests/check.h"
+#include "tests/traces.h"
 
 #include <dlfcn.h>
 #include <limits.h>
@@ -119,37 +120,6 @@ static int run(const struct job *job, char said[512])
     return status;
 }
 
-static int read_trace(struct crystal_trace *ret)
-{
-    struct crystal_error err = {0};
-    char path[128];
-    int code;
-
-    (void)snprintf(path, sizeof path, "%s/0.trace", directory);
-    code = crystal_trace_read(path, ret, &err);
-    if (code)
-        printf("# %s\n", err.text);
-    return code;
-}
-
-static const struct crystal_op *done_of(const struct crystal_trace *trace,
-                                        uint64_t record)
-{
-    for (uint64_t i = record; i < trace->op_count; i++)
-        if (trace->ops[i].kind == CRYSTAL_OP_DONE && trace->ops[i].peer == record)
-            return &trace->ops[i];
-    return NULL;
-}
-
-static unsigned count_of(const struct crystal_trace *trace, enum crystal_op_kind kind)
-{
-    unsigned count = 0;
-
-    for (uint64_t i = 0; i < trace->op_count; i++)
-        count += trace->ops[i].kind == kind;
-    return count;
-}
-
 /* An operation that waits for the one before it takes exactly its time, whenever the
  * library is asked; another one begins when the recorder reads the clock, a little
  * before the library does. */
@@ -162,14 +132,14 @@ static void ends_are_exact(void)
     char said[512];
 
     CHECK_EQ(run(&job, said), 0);
-    CHECK_EQ(read_trace(&trace), 0);
-    CHECK_EQ(count_of(&trace, CRYSTAL_OP_DONE), 300);
+    CHECK_EQ(trace_read(directory, 0, &trace), 0);
+    CHECK_EQ(trace_count(&trace, CRYSTAL_OP_DONE), 300);
     for (uint64_t i = 0; i < trace.op_count; i++) {
         const struct crystal_op *done, *op = &trace.ops[i];
 
         if (op->kind != CRYSTAL_OP_COLL)
             continue;
-        done = done_of(&trace, i);
+        done = trace_done(&trace, i);
         CHECK(done != NULL);
         if (!done)
             break;
@@ -196,9 +166,9 @@ static void more_than_the_ring_holds(void)
 
     CHECK_EQ(run(&job, said), 0);
     CHECK_STR(said, "");
-    CHECK_EQ(read_trace(&trace), 0);
-    CHECK_EQ(count_of(&trace, CRYSTAL_OP_COLL), 20000);
-    CHECK_EQ(count_of(&trace, CRYSTAL_OP_DONE), 20000);
+    CHECK_EQ(trace_read(directory, 0, &trace), 0);
+    CHECK_EQ(trace_count(&trace, CRYSTAL_OP_COLL), 20000);
+    CHECK_EQ(trace_count(&trace, CRYSTAL_OP_DONE), 20000);
     crystal_trace_fini(&trace);
 }
 
@@ -212,9 +182,9 @@ static void what_is_too_much_is_said(void)
     unsigned done;
 
     CHECK_EQ(run(&job, said), 0);
-    CHECK_EQ(read_trace(&trace), 0);
-    CHECK_EQ(count_of(&trace, CRYSTAL_OP_COLL), 2000);
-    done = count_of(&trace, CRYSTAL_OP_DONE);
+    CHECK_EQ(trace_read(directory, 0, &trace), 0);
+    CHECK_EQ(trace_count(&trace, CRYSTAL_OP_COLL), 2000);
+    done = trace_count(&trace, CRYSTAL_OP_DONE);
     CHECK(done >= RING);
     number = strstr(said, "recording ");
     CHECK_EQ(done + (number ? strtoul(number + strlen("recording "), NULL, 10) : 0),
@@ -231,8 +201,8 @@ static void a_group_has_one_end(void)
     char said[512];
 
     CHECK_EQ(run(&job, said), 0);
-    CHECK_EQ(read_trace(&trace), 0);
-    CHECK_EQ(count_of(&trace, CRYSTAL_OP_DONE), 50);
+    CHECK_EQ(trace_read(directory, 0, &trace), 0);
+    CHECK_EQ(trace_count(&trace, CRYSTAL_OP_DONE), 50);
     for (uint64_t i = 0; i < trace.op_count; i++)
         if (trace.ops[i].kind == CRYSTAL_OP_DONE) {
             first = first ? first : &trace.ops[i];
@@ -252,10 +222,10 @@ static void a_mark_outlives_the_program(void)
     char said[512];
 
     CHECK_EQ(run(&job, said), SIGKILL);
-    CHECK_EQ(read_trace(&trace), 0);
-    CHECK_EQ(count_of(&trace, CRYSTAL_OP_COLL), 200);
-    CHECK_EQ(count_of(&trace, CRYSTAL_OP_DONE), 200);
-    CHECK_EQ(count_of(&trace, CRYSTAL_OP_HINT), 1);
+    CHECK_EQ(trace_read(directory, 0, &trace), 0);
+    CHECK_EQ(trace_count(&trace, CRYSTAL_OP_COLL), 200);
+    CHECK_EQ(trace_count(&trace, CRYSTAL_OP_DONE), 200);
+    CHECK_EQ(trace_count(&trace, CRYSTAL_OP_HINT), 1);
     crystal_trace_fini(&trace);
 }
 
@@ -269,14 +239,14 @@ static void a_library_without_times(void)
     char said[512];
 
     CHECK_EQ(run(&job, said), 0);
-    CHECK_EQ(read_trace(&trace), 0);
-    CHECK_EQ(count_of(&trace, CRYSTAL_OP_DONE), 300);
+    CHECK_EQ(trace_read(directory, 0, &trace), 0);
+    CHECK_EQ(trace_count(&trace, CRYSTAL_OP_DONE), 300);
     for (uint64_t i = 0; i < trace.op_count; i++) {
         const struct crystal_op *done, *op = &trace.ops[i];
 
         if (op->kind != CRYSTAL_OP_COLL)
             continue;
-        done = done_of(&trace, i);
+        done = trace_done(&trace, i);
         CHECK(done != NULL);
         if (!done)
             break;

@@ -9,6 +9,7 @@
 
 #include "tests/check.h"
 #include "tests/folders.h"
+#include "tests/traces.h"
 
 #include <errno.h>
 #include <limits.h>
@@ -37,37 +38,6 @@ static int run_program(const char *settings, const char *options)
     return WIFEXITED(status) ? WEXITSTATUS(status) : 128;
 }
 
-static int read_trace(struct crystal_trace *ret)
-{
-    struct crystal_error err = {0};
-    char path[128];
-    int code;
-
-    (void)snprintf(path, sizeof path, "%s/5.trace", directory);
-    code = crystal_trace_read(path, ret, &err);
-    if (code)
-        printf("# %s\n", err.text);
-    return code;
-}
-
-static int count_of(const struct crystal_trace *trace, enum crystal_op_kind kind)
-{
-    int count = 0;
-
-    for (uint64_t i = 0; i < trace->op_count; i++)
-        count += trace->ops[i].kind == kind;
-    return count;
-}
-
-static const struct crystal_op *done_of(const struct crystal_trace *trace,
-                                        uint64_t record)
-{
-    for (uint64_t i = record; i < trace->op_count; i++)
-        if (trace->ops[i].kind == CRYSTAL_OP_DONE && trace->ops[i].peer == record)
-            return &trace->ops[i];
-    return NULL;
-}
-
 /* Every operation has one DONE; it began when issued or when the one before it on its
  * stream ended, and ended 3 ms after it was issued at the earliest. */
 static void ends_are_recorded(void)
@@ -77,7 +47,7 @@ static void ends_are_recorded(void)
     int ops = 0, grouped = 0;
 
     CHECK_EQ(run_program("", "--iterations 2"), 0);
-    CHECK_EQ(read_trace(&trace), 0);
+    CHECK_EQ(trace_read(directory, 5, &trace), 0);
     CHECK_EQ(trace.head.lrank, 5);
     CHECK_EQ(trace.head.fingerprint, 42);
     for (uint64_t i = 0; i < trace.op_count; i++) {
@@ -90,7 +60,7 @@ static void ends_are_recorded(void)
             op->kind != CRYSTAL_OP_RECV)
             continue;
         ops++;
-        done = done_of(&trace, i);
+        done = trace_done(&trace, i);
         CHECK(done && op->stream < 8);
         if (!done || op->stream >= 8)
             continue;
@@ -108,12 +78,12 @@ static void ends_are_recorded(void)
     }
     /* int, allgather, reducescatter, 2 allreduce, send, recv in each iteration */
     CHECK_EQ(ops, 14);
-    CHECK_EQ(count_of(&trace, CRYSTAL_OP_DONE), ops);
-    CHECK_EQ(count_of(&trace, CRYSTAL_OP_GROUP), 4);
-    CHECK_EQ(count_of(&trace, CRYSTAL_OP_PAYLOAD), 0); /* kept in capture only */
-    CHECK_EQ(count_of(&trace, CRYSTAL_OP_HINT), 2);
-    CHECK_EQ(count_of(&trace, CRYSTAL_OP_COMM), 3);
-    CHECK_EQ(count_of(&trace, CRYSTAL_OP_FREE), 3);
+    CHECK_EQ(trace_count(&trace, CRYSTAL_OP_DONE), ops);
+    CHECK_EQ(trace_count(&trace, CRYSTAL_OP_GROUP), 4);
+    CHECK_EQ(trace_count(&trace, CRYSTAL_OP_PAYLOAD), 0); /* kept in capture only */
+    CHECK_EQ(trace_count(&trace, CRYSTAL_OP_HINT), 2);
+    CHECK_EQ(trace_count(&trace, CRYSTAL_OP_COMM), 3);
+    CHECK_EQ(trace_count(&trace, CRYSTAL_OP_FREE), 3);
     if (trace.op_count) {
         CHECK_EQ(trace.ops[trace.op_count - 1].kind, CRYSTAL_OP_END);
         CHECK_EQ(trace.ops[trace.op_count - 1].aux, 0);
@@ -129,7 +99,7 @@ static void a_row_of_polls_is_one_wait(void)
     int waits = 0;
 
     CHECK_EQ(run_program("", "--iterations 1 --pattern allreduce"), 0);
-    CHECK_EQ(read_trace(&trace), 0);
+    CHECK_EQ(trace_read(directory, 5, &trace), 0);
     for (uint64_t i = 0; i < trace.op_count; i++)
         if (trace.ops[i].kind == CRYSTAL_OP_WAIT) {
             uint64_t waited_ns = trace.ops[i].value - trace.ops[i].t_ns;
@@ -146,10 +116,10 @@ static void iterations_end_the_program(void)
     struct crystal_trace trace = {0};
 
     CHECK_EQ(run_program("CRYSTAL_ITERATIONS=2", "--iterations 9 --pattern int"), 0);
-    CHECK_EQ(read_trace(&trace), 0);
-    CHECK_EQ(count_of(&trace, CRYSTAL_OP_HINT), 3);
-    CHECK_EQ(count_of(&trace, CRYSTAL_OP_COLL), 3);
-    CHECK_EQ(count_of(&trace, CRYSTAL_OP_DONE), 3);
+    CHECK_EQ(trace_read(directory, 5, &trace), 0);
+    CHECK_EQ(trace_count(&trace, CRYSTAL_OP_HINT), 3);
+    CHECK_EQ(trace_count(&trace, CRYSTAL_OP_COLL), 3);
+    CHECK_EQ(trace_count(&trace, CRYSTAL_OP_DONE), 3);
     if (trace.op_count) {
         CHECK_EQ(trace.ops[trace.op_count - 1].kind, CRYSTAL_OP_END);
         CHECK_EQ(trace.ops[trace.op_count - 1].aux, 1);
