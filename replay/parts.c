@@ -66,6 +66,19 @@ uint64_t crystal_call_numbers(const struct crystal_call *call)
     return call->crank == call->root ? (uint64_t)call->nranks + 1 : 1;
 }
 
+uint64_t crystal_ops_numbers(const struct crystal_graph *g, uint32_t lrank,
+                             const struct crystal_op *ops, uint64_t op_count)
+{
+    uint64_t numbers = 0;
+
+    for (uint64_t i = 0; i < op_count; i++) {
+        struct crystal_call call = crystal_call_of_op(g, lrank, &ops[i]);
+
+        numbers += crystal_call_numbers(&call);
+    }
+    return numbers;
+}
+
 /* With whom a part of an all-to-all, gather or scatter exchanges, and which way. */
 static uint8_t part_func(const struct crystal_call *call, uint64_t i, uint64_t *peer)
 {

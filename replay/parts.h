@@ -43,6 +43,9 @@ struct crystal_call crystal_call_of_instr(const struct crystal_graph *g, uint32_
 
 /* How many numbers the call takes. */
 uint64_t crystal_call_numbers(const struct crystal_call *call);
+/* The same of all calls among a rank's records. */
+uint64_t crystal_ops_numbers(const struct crystal_graph *g, uint32_t lrank,
+                             const struct crystal_op *ops, uint64_t op_count);
 
 struct crystal_part {
     uint8_t func; /* of the record */

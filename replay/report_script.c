@@ -7,23 +7,18 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* How many parts the calls among the first op_count records have; fills parts with them
- * where it is not NULL. */
-static uint64_t parts_before(const struct report *r, uint32_t lrank,
-                             const struct crystal_op *ops, uint64_t op_count,
-                             struct crystal_part *parts)
+/* Fills parts with those of the calls among the first op_count records. */
+static void parts_fill(const struct report *r, uint32_t lrank,
+                       const struct crystal_op *ops, uint64_t op_count,
+                       struct crystal_part *parts)
 {
-    uint64_t count = 0;
-
     for (uint64_t i = 0; i < op_count; i++) {
         struct crystal_call call = crystal_call_of_op(r->graph, lrank, &ops[i]);
         uint64_t numbers = crystal_call_numbers(&call);
 
-        for (uint64_t k = 0; parts && k < numbers; k++)
-            parts[count + k] = crystal_call_part(&call, k);
-        count += numbers;
+        for (uint64_t k = 0; k < numbers; k++)
+            *parts++ = crystal_call_part(&call, k);
     }
-    return count;
 }
 
 int rp_script_make(const struct report *r, uint32_t lrank, struct rp_script *s)
@@ -36,13 +31,13 @@ int rp_script_make(const struct report *r, uint32_t lrank, struct rp_script *s)
 
     memset(s, 0, sizeof *s);
     s->program = p;
-    s->part_count = parts_before(r, lrank, ops, marks[0], NULL);
+    s->part_count = crystal_ops_numbers(r->graph, lrank, ops, marks[0]);
     s->parts = calloc(s->part_count + 1, sizeof *s->parts);
     s->calls = calloc((size_t)p->instr_count + 1, sizeof *s->calls);
     s->instrs = calloc((size_t)p->instr_count + 1, sizeof *s->instrs);
     if (!s->parts || !s->calls || !s->instrs)
         return -ENOMEM;
-    (void)parts_before(r, lrank, ops, marks[0], s->parts);
+    parts_fill(r, lrank, ops, marks[0], s->parts);
     for (uint32_t i = 0; i < p->instr_count; i++) {
         struct crystal_call call =
             crystal_call_of_instr(r->graph, lrank, &p->instrs[i]);

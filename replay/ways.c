@@ -21,15 +21,8 @@ struct calls {
 
 static uint64_t numbers_between(const struct calls *c, uint64_t begin, uint64_t end)
 {
-    uint64_t count = 0;
-
-    for (uint64_t i = begin; i < end; i++) {
-        struct crystal_call call =
-            crystal_call_of_op(c->g, (uint32_t)c->t->head.lrank, &c->t->ops[i]);
-
-        count += crystal_call_numbers(&call);
-    }
-    return count;
+    return crystal_ops_numbers(c->g, (uint32_t)c->t->head.lrank, c->t->ops + begin,
+                               end - begin);
 }
 
 /* Goes through the records of an iteration's calls, from `number` on: do they fit the
