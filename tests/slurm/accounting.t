@@ -3,11 +3,7 @@
 # and sreport show of an emulated job, and who is refused by Slurm itself.
 # shellcheck source=tests/slurm/lib.sh
 . "${CRYSTAL_SRCDIR:-$(dirname "$0")/../..}/tests/slurm/lib.sh"
-PATH=$PATH:/usr/sbin
-for program in mariadbd mariadb-install-db slurmdbd; do
-    command -v $program >/dev/null ||
-        skip_all "no $program; install mariadb-server slurmdbd slurm-wlm-mysql-plugin"
-done
+need_accounting
 cluster_begin 2 --accounting "add account ml
 add qos emulate
 modify qos emulate set MaxTRESPerUser=node=1 Flags=DenyOnLimit

@@ -4,11 +4,7 @@
 # that a question put to the wrong one would be answered.
 # shellcheck source=tests/slurm/lib.sh
 . "${CRYSTAL_SRCDIR:-$(dirname "$0")/../..}/tests/slurm/lib.sh"
-PATH=$PATH:/usr/sbin
-for program in mariadbd mariadb-install-db slurmdbd; do
-    command -v $program >/dev/null ||
-        skip_all "no $program; install mariadb-server slurmdbd slurm-wlm-mysql-plugin"
-done
+need_accounting
 users="add account ml
 add user root account=ml qos=normal defaultqos=normal"
 cluster_begin 1 --accounting "$users"

@@ -93,6 +93,16 @@ need_pytorch() {
     [ -x "$venv/bin/python" ] || skip_all "no $venv; run contrib/pytorch/install"
 }
 
+# What a cluster with --accounting runs.
+need_accounting() {
+    local program
+    PATH=$PATH:/usr/sbin
+    for program in mariadbd mariadb-install-db slurmdbd; do
+        command -v $program >/dev/null ||
+            skip_all "no $program; install mariadb-server slurmdbd slurm-wlm-mysql-plugin"
+    done
+}
+
 cluster_begin() { # NODES [OPTION...]
     [ "$(id -u)" = 0 ] || skip_all "needs root"
     [ -e "$CRYSTAL_BUILDDIR/.libs/crystal.so" ] ||
