@@ -1,8 +1,8 @@
-/* Every kind of operation with integers, each result compared with its closed form by
- * every rank that gets one.
+/* Every kind of operation with whole numbers, each result compared with its closed form
+ * by every rank that gets one.
  *
  * usage: exactprog [--iterations I] [--elements E] [--per-node P] [--split]
- *                  [--shares sent|left-out|moving]
+ *                  [--shares sent|left-out|moving] [--floats]
  *                  [--fail-rank R --fail kill|exit|hang|other]
  *
  * Ranks, library and ids as in nccl_program.h. Groups: the world, the ranks of each
@@ -14,6 +14,7 @@
  * Where nothing goes, "sent" sends and receives nothing, "left-out" makes no call, as
  * PyTorch's NCCL backend does; "moving" neither, and who gets nothing is another one in
  * each iteration.
+ * --floats: the numbers are float64, which has all of these sums exactly.
  * --fail: in iteration 1 rank R dies of SIGKILL, exits with code 7, sleeps for ever, or
  * calls another operation than the others. EXACT_FAIL="R how" in the environment says
  * the same, for a job that has been captured with other arguments.
@@ -31,7 +32,7 @@
 #include <unistd.h>
 
 static struct options {
-    int iterations, elements, per_node, fail_rank, is_split;
+    int iterations, elements, per_node, fail_rank, is_split, is_float;
     const char *fail, *shares;
 } options = {.iterations = 3,
              .elements = 1000,
@@ -42,7 +43,8 @@ static struct options {
 
 static struct group world, node, row;
 static ncclStream_t stream;
-static int64_t *in, *out;
+static int64_t *in, *out; /* with --floats the bits of these */
+static ncclDataType_t type = ncclInt64;
 static int iteration, compared;
 static size_t room; /* bytes of each */
 
@@ -71,33 +73,44 @@ static int64_t sum(const struct group *g, int kind, int64_t i)
     return all;
 }
 
+/* A number as it stands in memory; -1 is what fill() leaves where nothing comes. */
+static int64_t bits(int64_t number)
+{
+    const double real = (double)number;
+    int64_t ret = number;
+
+    if (options.is_float && number != -1)
+        memcpy(&ret, &real, sizeof ret);
+    return ret;
+}
+
 static void fill(int kind, int64_t count)
 {
     for (int64_t i = 0; i < count; i++)
-        in[i] = value(rank, kind, i);
+        in[i] = bits(value(rank, kind, i));
     memset(out, 0xff, room);
 }
 
 static void compare(const char *what, int64_t at, int64_t want)
 {
     compared++;
-    if (out[at] == want)
+    if (out[at] == bits(want))
         return;
     fprintf(stderr,
             "rank %d iteration %d: %s of %d elements: element %" PRId64 " is %" PRId64
             ", want %" PRId64 "\n",
-            rank, iteration, what, options.elements, at, out[at], want);
+            rank, iteration, what, options.elements, at, out[at], bits(want));
     exit(1);
 }
 
 static void all_reduce(const struct group *g, int64_t e)
 {
     fill(1, e);
-    OK(AllReduce(in, out, (size_t)e, ncclInt64, ncclSum, g->comm, stream));
+    OK(AllReduce(in, out, (size_t)e, type, ncclSum, g->comm, stream));
     OK(stream_synchronize(stream));
     for (int64_t i = 0; i < e; i++)
         compare("all-reduce", i, sum(g, 1, i));
-    OK(AllReduce(in, out, (size_t)e, ncclInt64, ncclMax, g->comm, stream));
+    OK(AllReduce(in, out, (size_t)e, type, ncclMax, g->comm, stream));
     OK(stream_synchronize(stream));
     for (int64_t i = 0; i < e; i++)
         compare("all-reduce (max)", i, value(member(g, g->size - 1), 1, i));
@@ -106,7 +119,7 @@ static void all_reduce(const struct group *g, int64_t e)
 static void all_gather(const struct group *g, int64_t e)
 {
     fill(2, e);
-    OK(AllGather(in, out, (size_t)e, ncclInt64, g->comm, stream));
+    OK(AllGather(in, out, (size_t)e, type, g->comm, stream));
     OK(stream_synchronize(stream));
     for (int k = 0; k < g->size; k++)
         for (int64_t i = 0; i < e; i++)
@@ -116,7 +129,7 @@ static void all_gather(const struct group *g, int64_t e)
 static void reduce_scatter(const struct group *g, int64_t e)
 {
     fill(3, e * g->size);
-    OK(ReduceScatter(in, out, (size_t)e, ncclInt64, ncclSum, g->comm, stream));
+    OK(ReduceScatter(in, out, (size_t)e, type, ncclSum, g->comm, stream));
     OK(stream_synchronize(stream));
     for (int64_t i = 0; i < e; i++)
         compare("reduce-scatter", i, sum(g, 3, g->crank * e + i));
@@ -125,7 +138,7 @@ static void reduce_scatter(const struct group *g, int64_t e)
 static void broadcast(const struct group *g, int root, int64_t e)
 {
     fill(4 + root, e);
-    OK(Broadcast(in, out, (size_t)e, ncclInt64, root, g->comm, stream));
+    OK(Broadcast(in, out, (size_t)e, type, root, g->comm, stream));
     OK(stream_synchronize(stream));
     for (int64_t i = 0; i < e; i++)
         compare("broadcast", i, value(member(g, root), 4 + root, i));
@@ -134,7 +147,7 @@ static void broadcast(const struct group *g, int root, int64_t e)
 static void reduce(const struct group *g, int root, int64_t e)
 {
     fill(100 + root, e);
-    OK(Reduce(in, out, (size_t)e, ncclInt64, ncclSum, root, g->comm, stream));
+    OK(Reduce(in, out, (size_t)e, type, ncclSum, root, g->comm, stream));
     OK(stream_synchronize(stream));
     for (int64_t i = 0; g->crank == root && i < e; i++)
         compare("reduce", i, sum(g, 100 + root, i));
@@ -148,8 +161,8 @@ static void shift(const struct group *g, int64_t e)
 
     fill(200, e);
     OK(GroupStart());
-    OK(Send(in, (size_t)e, ncclInt64, next, g->comm, stream));
-    OK(Recv(out, (size_t)e, ncclInt64, before, g->comm, stream));
+    OK(Send(in, (size_t)e, type, next, g->comm, stream));
+    OK(Recv(out, (size_t)e, type, before, g->comm, stream));
     OK(GroupEnd());
     OK(stream_synchronize(stream));
     for (int64_t i = 0; i < e; i++)
@@ -161,8 +174,8 @@ static void all_to_all(const struct group *g, int64_t e)
     fill(300, e * g->size);
     OK(GroupStart());
     for (int k = 0; k < g->size; k++) {
-        OK(Send(in + k * e, (size_t)e, ncclInt64, k, g->comm, stream));
-        OK(Recv(out + k * e, (size_t)e, ncclInt64, k, g->comm, stream));
+        OK(Send(in + k * e, (size_t)e, type, k, g->comm, stream));
+        OK(Recv(out + k * e, (size_t)e, type, k, g->comm, stream));
     }
     OK(GroupEnd());
     OK(stream_synchronize(stream));
@@ -190,9 +203,9 @@ static void uneven(const struct group *g, int64_t e)
         size_t to = (size_t)share(g->crank, k, e), from = (size_t)share(k, g->crank, e);
 
         if (to || is_sent)
-            OK(Send(in + k * e, to, ncclInt64, k, g->comm, stream));
+            OK(Send(in + k * e, to, type, k, g->comm, stream));
         if (from || is_sent)
-            OK(Recv(out + k * e, from, ncclInt64, k, g->comm, stream));
+            OK(Recv(out + k * e, from, type, k, g->comm, stream));
     }
     OK(GroupEnd());
     OK(stream_synchronize(stream));
@@ -264,11 +277,15 @@ static void read_environment(void)
 
 static void parse(int argc, char **argv)
 {
-    static const struct option list[] = {
-        {"iterations", 1, NULL, 'i'}, {"elements", 1, NULL, 'e'},
-        {"per-node", 1, NULL, 'p'},   {"fail-rank", 1, NULL, 'r'},
-        {"fail", 1, NULL, 'f'},       {"split", 0, NULL, 's'},
-        {"shares", 1, NULL, 'z'},     {NULL, 0, NULL, 0}};
+    static const struct option list[] = {{"iterations", 1, NULL, 'i'},
+                                         {"elements", 1, NULL, 'e'},
+                                         {"per-node", 1, NULL, 'p'},
+                                         {"fail-rank", 1, NULL, 'r'},
+                                         {"fail", 1, NULL, 'f'},
+                                         {"split", 0, NULL, 's'},
+                                         {"shares", 1, NULL, 'z'},
+                                         {"floats", 0, NULL, 'd'},
+                                         {NULL, 0, NULL, 0}};
     int c;
 
     while ((c = getopt_long(argc, argv, "", list, NULL)) >= 0) {
@@ -284,6 +301,8 @@ static void parse(int argc, char **argv)
             options.fail_rank = number;
         else if (c == 's')
             options.is_split = 1;
+        else if (c == 'd')
+            options.is_float = 1;
         else if (c == 'f')
             options.fail = optarg;
         else if (c == 'z')
@@ -297,6 +316,7 @@ int main(int argc, char **argv)
 {
     read_environment();
     parse(argc, argv);
+    type = options.is_float ? ncclFloat64 : ncclInt64;
     program_begin(NULL);
     if (options.per_node < 1 || world_size % options.per_node || options.elements < 1)
         die("--per-node does not divide the ranks");
