@@ -7,7 +7,9 @@
 #include "commands/stage.h"
 #include "commands/stage_far.h"
 
+#include "replay/assist_server.h"
 #include "replay/assistant.h"
+#include "runtime/graph.h"
 #include "runtime/log.h"
 #include "runtime/outfile.h"
 
@@ -15,12 +17,28 @@
 #include <inttypes.h>
 #include <signal.h>
 #include <stdio.h>
+#include <unistd.h>
 
 #define CHECK_MS 100
 #define END_MS   5000 /* by hand, between the end of the others and theirs */
 
+/* What virtual ranks contribute. *ret stays NULL where nothing was captured. */
+static int open_graph(const struct stage *stage, struct crystal_graph **ret,
+                      struct crystal_error *err)
+{
+    char path[PATH_MAX];
+    int code = stage_path(stage, path, err, "job.graph");
+
+    if (code || access(path, F_OK))
+        return code;
+    *ret = crystal_graph_open(path, err);
+    return *ret ? 0 : -err->code;
+}
+
 /* *ret_run: number of the run's directory. */
-static struct crystal_assistant *open_assistant(struct stage *stage, uint32_t *ret_run,
+static struct crystal_assistant *open_assistant(struct stage *stage,
+                                                const struct crystal_graph *graph,
+                                                uint32_t *ret_run,
                                                 struct crystal_error *err)
 {
     struct crystal_assistant *assistant = NULL;
@@ -33,7 +51,8 @@ static struct crystal_assistant *open_assistant(struct stage *stage, uint32_t *r
             .node_count = stage->node_count + stage->assistant_count,
             .assistant_count = stage->assistant_count,
             .nodes = far.nodes,
-            .coord = stage->client};
+            .coord = stage->client,
+            .graph = graph};
 
         far.links = NULL; /* the assistant's now */
         assistant = crystal_assistant_create(&config, err);
@@ -61,8 +80,9 @@ static int wait_done(struct stage *stage, struct crystal_assistant *assistant,
 }
 
 /* runs/NNN/assistant.NODE.yaml, for the report. */
-static int write_counts(const struct stage *stage, uint32_t run, uint64_t sent_bytes,
-                        uint64_t taken_bytes, struct crystal_error *err)
+static int write_counts(const struct stage *stage, uint32_t run,
+                        const struct crystal_assist_counts *counts,
+                        struct crystal_error *err)
 {
     struct crystal_outfile f;
     char path[PATH_MAX];
@@ -75,33 +95,46 @@ static int write_counts(const struct stage *stage, uint32_t run, uint64_t sent_b
         return code;
     fprintf(f.stream,
             "# What an assistant has moved; written by scrystal agent.\n"
-            "version: 1\nsent_bytes: %" PRIu64 "\ntaken_bytes: %" PRIu64 "\n",
-            sent_bytes, taken_bytes);
+            "version: 1\nsent_bytes: %" PRIu64 "\ntaken_bytes: %" PRIu64
+            "\ngiven_bytes: %" PRIu64 " # of those sent, made by the sandbox\n",
+            counts->sent_bytes, counts->taken_bytes, counts->given_bytes);
     return crystal_outfile_close(&f, 0, err);
+}
+
+/* 0, or negative errno with err set. */
+static int assist(struct stage *stage, const struct crystal_graph *graph,
+                  struct crystal_assist_counts *ret, struct crystal_error *err)
+{
+    uint32_t run = 0;
+    struct crystal_assistant *assistant = open_assistant(stage, graph, &run, err);
+    int code;
+
+    if (!assistant) {
+        (void)stage_stopped(stage, NULL); /* if that is why, it is known */
+        return -err->code;
+    }
+    code = wait_done(stage, assistant, err);
+    crystal_assistant_counts(assistant, ret);
+    crystal_assistant_destroy(assistant);
+    return code ? code : write_counts(stage, run, ret, err);
 }
 
 int stage_assist(struct stage *stage)
 {
     struct crystal_error err = {0};
-    uint64_t sent_bytes, taken_bytes;
-    uint32_t run = 0;
-    struct crystal_assistant *assistant = open_assistant(stage, &run, &err);
-    int code;
+    struct crystal_assist_counts counts = {0};
+    struct crystal_graph *graph = NULL;
+    int code = open_graph(stage, &graph, &err);
 
-    if (!assistant) {
-        (void)stage_stopped(stage, NULL); /* if that is why, it is known */
-        return stage_failed(stage, &err);
-    }
-    code = wait_done(stage, assistant, &err);
-    crystal_assistant_counts(assistant, &sent_bytes, &taken_bytes);
-    crystal_assistant_destroy(assistant);
     if (!code)
-        code = write_counts(stage, run, sent_bytes, taken_bytes, &err);
+        code = assist(stage, graph, &counts, &err);
+    crystal_graph_close(graph);
     if (code)
         return stage_failed(stage, &err);
     crystal_log(CRYSTAL_LOG_INFO, stage->name,
                 "node %u, an assistant, has sent %.1f MB and taken %.1f MB",
-                stage->node, (double)sent_bytes / 1e6, (double)taken_bytes / 1e6);
+                stage->node, (double)counts.sent_bytes / 1e6,
+                (double)counts.taken_bytes / 1e6);
     return 0;
 }
 

@@ -3,9 +3,12 @@
 
 #include "replay/assist_connection.h"
 
+#include "replay/assist_make.h"
 #include "runtime/clock.h"
 
 #include <errno.h>
+#include <stdbool.h>
+#include <stdlib.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
 
@@ -16,70 +19,153 @@ uint64_t assist_job_ns(const struct assist_shared *s)
     return crystal_now_ns() + (uint64_t)s->clock_ns(s->context);
 }
 
-static int answer_add(struct assist_connection *c, uint32_t type, uint64_t time_ns,
-                      uint64_t begin_ns, struct crystal_error *err)
+void assist_connection_fini(struct assist_connection *c)
 {
-    if (c->head - c->tail == CRYSTAL_ASSIST_OPEN_MAX)
+    free(c->in.kept);
+    free(c->in.given);
+    for (; c->tail < c->head; c->tail++)
+        free(c->answers[c->tail % CRYSTAL_ASSIST_OPEN_MAX].payload);
+}
+
+/* payload moves, also on failure. */
+static int answer_add(struct assist_connection *c, uint32_t type, uint64_t time_ns,
+                      uint64_t begin_ns, unsigned char *payload,
+                      struct crystal_error *err)
+{
+    if (c->head - c->tail == CRYSTAL_ASSIST_OPEN_MAX) {
+        free(payload);
         return crystal_error_set(err, EBADMSG, "more than %u requests at once",
                                  CRYSTAL_ASSIST_OPEN_MAX);
+    }
     c->answers[c->head++ % CRYSTAL_ASSIST_OPEN_MAX] =
         (struct assist_answer){.message = {.magic = CRYSTAL_ASSIST_MAGIC,
                                            .type = type,
-                                           .number = c->in.number,
-                                           .bytes = c->in.bytes,
+                                           .number = c->in.message.number,
+                                           .bytes = c->in.message.bytes,
                                            .time_ns = time_ns},
-                               .begin_ns = begin_ns};
+                               .begin_ns = begin_ns,
+                               .payload = payload};
+    c->in.got = 0;
     return 0;
 }
 
-/* All of a TAKE is here. */
-static int taken(struct assist_shared *s, struct assist_connection *c,
-                 struct crystal_error *err)
+/* --- the parts of a request --- */
+
+static bool has_payload(const struct assist_request *r)
 {
-    c->in_got = 0;
-    return answer_add(c, CRYSTAL_ASSIST_TAKEN, assist_job_ns(s), 0, err);
+    return r->message.type == CRYSTAL_ASSIST_TAKE ||
+           r->source.flags & CRYSTAL_ASSIST_GIVEN;
 }
 
-/* The head of a request is complete. */
-static int request(struct assist_shared *s, struct assist_connection *c,
-                   struct crystal_error *err)
+/* The source is here: room for what follows it. */
+static int source_take(struct assist_connection *c, struct crystal_error *err)
 {
-    int code = crystal_assist_check(&c->in, 0, c->number, err);
+    struct assist_request *r = &c->in;
+    int code = crystal_assist_check_source(&r->message, &r->source, err);
 
     if (code)
         return code;
-    c->number++;
-    if (c->in.type == CRYSTAL_ASSIST_TAKE) {
-        c->take_left = c->in.bytes;
-        return c->take_left ? 0 : taken(s, c, err);
-    }
-    c->in_got = 0;
-    return answer_add(c, CRYSTAL_ASSIST_SENT, 0, c->in.time_ns, err);
+    if (r->source.flags & CRYSTAL_ASSIST_GIVEN)
+        r->given = malloc(r->message.bytes + 1);
+    else if (r->message.type == CRYSTAL_ASSIST_TAKE && r->source.flags)
+        r->kept = assist_kept_create(&r->source, r->message.bytes);
+    else
+        return 0;
+    return r->given || r->kept
+               ? 0
+               : crystal_error_set(err, ENOMEM, "out of memory for a message");
 }
 
-/* Bytes have come. */
-static int got_bytes(struct assist_shared *s, struct assist_connection *c, size_t got,
-                     struct crystal_error *err)
+/* All of a request is here. */
+static int request_end(struct assist_shared *s, struct assist_connection *c,
+                       struct crystal_error *err)
 {
-    if (c->in_got < sizeof c->in) {
-        c->in_got += (uint32_t)got;
-        return c->in_got < sizeof c->in ? 0 : request(s, c, err);
+    struct assist_request *r = &c->in;
+    unsigned char *payload = r->given;
+    int code;
+
+    if (r->message.type == CRYSTAL_ASSIST_TAKE) {
+        if (r->kept)
+            assist_kept_put(&s->kept, r->kept);
+        r->kept = NULL;
+        return answer_add(c, CRYSTAL_ASSIST_TAKEN, assist_job_ns(s), 0, NULL, err);
     }
-    c->take_left -= got;
-    (void)atomic_fetch_add(&s->taken_bytes, got);
-    return c->take_left ? 0 : taken(s, c, err);
+    r->given = NULL;
+    if (payload) {
+        (void)atomic_fetch_add(&s->given_bytes, r->message.bytes);
+    } else {
+        code = assist_make(s->graph, &s->kept, &r->message, &r->source, r->terms,
+                           &payload, err);
+        if (code)
+            return code;
+    }
+    return answer_add(c, CRYSTAL_ASSIST_SENT, 0, r->message.time_ns, payload, err);
+}
+
+/* Where the next bytes of the request go, and how many it is in want of there. */
+struct request_part {
+    void *to;
+    uint64_t bytes; /* 0: it is complete */
+    bool is_payload;
+};
+
+static struct request_part part_next(struct assist_shared *s, struct assist_request *r)
+{
+    const uint64_t heads = sizeof r->message + sizeof r->source;
+    const uint64_t term_bytes =
+        r->got < heads ? 0 : r->source.term_count * (uint64_t)sizeof r->terms[0];
+    uint64_t at = r->got;
+    unsigned char *to = r->kept ? r->kept->data : r->given;
+
+    if (at < sizeof r->message)
+        return (struct request_part){(char *)&r->message + at, sizeof r->message - at,
+                                     false};
+    at -= sizeof r->message;
+    if (at < sizeof r->source)
+        return (struct request_part){(char *)&r->source + at, sizeof r->source - at,
+                                     false};
+    at -= sizeof r->source;
+    if (at < term_bytes)
+        return (struct request_part){(char *)r->terms + at, term_bytes - at, false};
+    at -= term_bytes;
+    if (!has_payload(r))
+        return (struct request_part){NULL, 0, false};
+    if (to)
+        return (struct request_part){to + at, r->message.bytes - at, true};
+    return (struct request_part){
+        s->sink,
+        r->message.bytes - at < sizeof s->sink ? r->message.bytes - at : sizeof s->sink,
+        true};
+}
+
+/* Bytes of the request have come. */
+static int got_bytes(struct assist_shared *s, struct assist_connection *c, size_t got,
+                     bool is_payload, struct crystal_error *err)
+{
+    struct assist_request *r = &c->in;
+    int code = 0;
+
+    r->got += got;
+    if (is_payload && r->message.type == CRYSTAL_ASSIST_TAKE)
+        (void)atomic_fetch_add(&s->taken_bytes, got);
+    if (r->got == sizeof r->message)
+        code = crystal_assist_check(&r->message, 0, c->number++, err);
+    else if (r->got == sizeof r->message + sizeof r->source)
+        code = source_take(c, err);
+    if (code || r->got < sizeof r->message + sizeof r->source)
+        return code;
+    return part_next(s, r).bytes ? 0 : request_end(s, c, err);
 }
 
 int assist_connection_read(struct assist_shared *s, struct assist_connection *c,
                            struct crystal_error *err)
 {
     for (int i = 0; i < PIECES; i++) {
-        void *to =
-            c->in_got < sizeof c->in ? (unsigned char *)&c->in + c->in_got : s->sink;
-        size_t want = c->in_got < sizeof c->in        ? sizeof c->in - c->in_got
-                      : c->take_left < sizeof s->sink ? (size_t)c->take_left
-                                                      : sizeof s->sink;
-        ssize_t got = recv(c->fd, to, want, MSG_DONTWAIT);
+        const struct request_part part = part_next(s, &c->in);
+        ssize_t got = recv(c->fd, part.to,
+                           part.bytes < ASSIST_PIECE_BYTES ? (size_t)part.bytes
+                                                           : ASSIST_PIECE_BYTES,
+                           MSG_DONTWAIT);
         int code;
 
         if (got < 0 && errno == EINTR)
@@ -88,7 +174,7 @@ int assist_connection_read(struct assist_shared *s, struct assist_connection *c,
             return 0;
         if (got <= 0)
             return -EPIPE;
-        code = got_bytes(s, c, (size_t)got, err);
+        code = got_bytes(s, c, (size_t)got, part.is_payload, err);
         if (code)
             return code;
     }
@@ -112,9 +198,11 @@ static int answer_write(struct assist_shared *s, struct assist_connection *c,
     while (c->written < total) {
         size_t head = c->written < head_bytes ? head_bytes - (size_t)c->written : 0;
         uint64_t left = total - c->written - head;
+        unsigned char *from =
+            a->payload ? a->payload + (total - head_bytes - left) : s->piece;
         struct iovec parts[2] = {
             {(unsigned char *)&a->message + head_bytes - head, head},
-            {s->piece, left < sizeof s->piece ? (size_t)left : sizeof s->piece}};
+            {from, left < sizeof s->piece ? (size_t)left : sizeof s->piece}};
         struct msghdr message = {.msg_iov = parts, .msg_iovlen = 2};
         ssize_t sent = sendmsg(c->fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
 
@@ -126,6 +214,8 @@ static int answer_write(struct assist_shared *s, struct assist_connection *c,
             (void)atomic_fetch_add(&s->sent_bytes, (size_t)sent - head);
         c->written += (uint64_t)sent;
     }
+    free(a->payload);
+    a->payload = NULL;
     c->written = 0;
     c->tail++;
     return 1;

@@ -41,6 +41,7 @@ struct crystal_assist_server {
 static void connection_drop(struct crystal_assist_server *s, uint32_t i)
 {
     (void)close(s->connections[i]->fd); /* nothing to lose */
+    assist_connection_fini(s->connections[i]);
     free(s->connections[i]);
     s->count--;
     s->connections[i] = s->connections[s->count];
@@ -174,6 +175,7 @@ static void server_wake(struct crystal_assist_server *s)
 
 struct crystal_assist_server *
 crystal_assist_server_create(int64_t (*clock_ns)(void *context), void *context,
+                             const struct crystal_graph *graph,
                              struct crystal_error *err)
 {
     struct crystal_assist_server *s = calloc(1, sizeof *s);
@@ -185,6 +187,7 @@ crystal_assist_server_create(int64_t (*clock_ns)(void *context), void *context,
     }
     s->shared.clock_ns = clock_ns;
     s->shared.context = context;
+    s->shared.graph = graph;
     (void)pthread_mutex_init(&s->lock, NULL); /* cannot fail on Linux */
     s->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (s->wake_fd < 0 || room_make(s)) {
@@ -223,10 +226,11 @@ void crystal_assist_server_add(struct crystal_assist_server *s, int fd)
 }
 
 void crystal_assist_server_counts(const struct crystal_assist_server *s,
-                                  uint64_t *ret_sent_bytes, uint64_t *ret_taken_bytes)
+                                  struct crystal_assist_counts *ret)
 {
-    *ret_sent_bytes = atomic_load(&s->shared.sent_bytes);
-    *ret_taken_bytes = atomic_load(&s->shared.taken_bytes);
+    ret->sent_bytes = atomic_load(&s->shared.sent_bytes);
+    ret->taken_bytes = atomic_load(&s->shared.taken_bytes);
+    ret->given_bytes = atomic_load(&s->shared.given_bytes);
 }
 
 void crystal_assist_server_destroy(struct crystal_assist_server *s)
@@ -247,6 +251,7 @@ void crystal_assist_server_destroy(struct crystal_assist_server *s)
     if (s->wake_fd >= 0)
         (void)close(s->wake_fd);
     (void)pthread_mutex_destroy(&s->lock);
+    assist_kept_fini(&s->shared.kept);
     free(s->incoming);
     free(s->connections);
     free(s->fds);

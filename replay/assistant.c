@@ -89,7 +89,8 @@ crystal_assistant_create(const struct crystal_assistant_config *config,
     a->far.links = config->links;
     a->far.coord = config->coord;
     a->far.listen_fd = -1;
-    a->server = crystal_assist_server_create(clock_of, config->links, err);
+    a->server =
+        crystal_assist_server_create(clock_of, config->links, config->graph, err);
     if (!a->server ||
         crystal_links_connect(config->links, config->node, config->nodes,
                               config->node_count, config->assistant_count, &hooks,
@@ -112,10 +113,10 @@ int crystal_assistant_status(struct crystal_assistant *a, struct crystal_error *
     return crystal_links_status(a->far.links, err);
 }
 
-void crystal_assistant_counts(struct crystal_assistant *a, uint64_t *ret_sent_bytes,
-                              uint64_t *ret_taken_bytes)
+void crystal_assistant_counts(struct crystal_assistant *a,
+                              struct crystal_assist_counts *ret)
 {
-    crystal_assist_server_counts(a->server, ret_sent_bytes, ret_taken_bytes);
+    crystal_assist_server_counts(a->server, ret);
 }
 
 void crystal_assistant_destroy(struct crystal_assistant *a)

@@ -11,7 +11,9 @@
 
 #include <stdint.h>
 
+struct crystal_assist_counts;
 struct crystal_assistant;
+struct crystal_graph;
 struct crystal_links;
 
 struct crystal_assistant_config {
@@ -20,6 +22,7 @@ struct crystal_assistant_config {
     uint32_t assistant_count;             /* the last of these */
     const struct crystal_msg_node *nodes; /* [node_count]; borrowed during create */
     struct crystal_client *coord;         /* borrowed until destroy; NULL: none */
+    const struct crystal_graph *graph;    /* the job's, the same */
 };
 
 /* Starts, and waits until the services of all nodes are ready. NULL on failure. */
@@ -31,9 +34,9 @@ int crystal_assistant_is_done(struct crystal_assistant *assistant);
 /* The first failure since create, 0 if none. */
 int crystal_assistant_status(struct crystal_assistant *assistant,
                              struct crystal_error *err);
-/* Bytes that it has sent and taken so far. */
+/* What it has moved so far. */
 void crystal_assistant_counts(struct crystal_assistant *assistant,
-                              uint64_t *ret_sent_bytes, uint64_t *ret_taken_bytes);
+                              struct crystal_assist_counts *ret);
 /* NULL is fine. */
 void crystal_assistant_destroy(struct crystal_assistant *assistant);
 

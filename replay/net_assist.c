@@ -4,6 +4,7 @@
 #include "replay/net_assist.h"
 
 #include "replay/assist_message.h"
+#include "replay/assist_recipe.h"
 #include "replay/link_dial.h"
 #include "replay/net.h"
 #include "replay/wait_list.h"
@@ -17,7 +18,8 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
-#define HEAD_BYTES sizeof(struct crystal_assist_message)
+#define HEAD_BYTES    sizeof(struct crystal_assist_message)
+#define REQUEST_BYTES (HEAD_BYTES + sizeof(struct crystal_assist_source))
 /* Who knows why a connection is cut, the links and the coordinator, speaks first. */
 #define PATIENCE_NS 4000000000U
 #define SINK_BYTES  (64U << 10)
@@ -28,11 +30,12 @@ struct crystal_assist {
     uint64_t number, answered; /* of the next request, of the next answer */
     uint64_t sizes[CRYSTAL_ASSIST_OPEN_MAX]; /* of requests without an answer */
     bool is_take[CRYSTAL_ASSIST_OPEN_MAX];
-    /* what is not written yet: heads of SEND, or one TAKE */
-    unsigned char out[CRYSTAL_ASSIST_OPEN_MAX * HEAD_BYTES];
-    size_t out_bytes, out_at;
+    unsigned char *to[CRYSTAL_ASSIST_OPEN_MAX]; /* borrowed; NULL: nowhere */
+    /* what is not written yet: SENDs, or the heads of one TAKE; owned */
+    unsigned char *out;
+    size_t out_bytes, out_at, out_room;
     bool gives;       /* a TAKE is being written ... */
-    uint64_t given;   /* ... so much of it, head included */
+    uint64_t given;   /* ... so much of it, heads included */
     uint64_t lost_ns; /* when the connection was found cut; 0: it is not */
     int lost_code;    /* positive errno; 0: closed */
     struct crystal_assist_message in;
@@ -82,6 +85,7 @@ void crystal_assist_close(struct crystal_assist *a)
         crystal_wait_forget(a->fd);
         (void)close(a->fd); /* what was written arrives */
     }
+    free(a->out);
     free(a);
 }
 
@@ -163,27 +167,75 @@ static int size_check(uint64_t bytes, struct crystal_error *err)
                              (unsigned long long)bytes);
 }
 
-int crystal_assist_ask(struct crystal_assist *a, uint64_t bytes, uint64_t begin_ns,
+/* Behind what is not written yet. */
+static int out_add(struct crystal_assist *a, const void *data, size_t bytes,
+                   struct crystal_error *err)
+{
+    size_t kept = a->out_bytes - a->out_at, room = a->out_room;
+    unsigned char *larger;
+
+    if (a->out_at && bytes > room - a->out_bytes) {
+        memmove(a->out, a->out + a->out_at, kept);
+        a->out_bytes = kept;
+        a->out_at = 0;
+    }
+    if (bytes > room - a->out_bytes) {
+        room = 2 * room > a->out_bytes + bytes ? 2 * room : a->out_bytes + bytes;
+        larger = realloc(a->out, room);
+        if (!larger)
+            return crystal_error_set(err, ENOMEM, "out of memory for a message");
+        a->out = larger;
+        a->out_room = room;
+    }
+    if (bytes)
+        memcpy(a->out + a->out_bytes, data, bytes);
+    a->out_bytes += bytes;
+    return 0;
+}
+
+/* Contributions are named where that is shorter than the message. */
+static bool is_named(const struct crystal_assist_ask *ask)
+{
+    return ask->recipe && ask->recipe->is_known &&
+           ask->recipe->source.term_count * sizeof ask->recipe->terms[0] <= ask->bytes;
+}
+
+static struct crystal_assist_source source_of(const struct crystal_assist_ask *ask)
+{
+    if (is_named(ask))
+        return ask->recipe->source;
+    return (struct crystal_assist_source){
+        .nranks = 1, .flags = ask->given ? CRYSTAL_ASSIST_GIVEN : 0};
+}
+
+int crystal_assist_ask(struct crystal_assist *a, const struct crystal_assist_ask *ask,
                        struct crystal_error *err)
 {
+    const struct crystal_assist_source source = source_of(ask);
     struct crystal_assist_message message;
-    int code = size_check(bytes, err);
+    int code = size_check(ask->bytes, err);
 
     if (code)
         return code;
-    message =
-        request(a, CRYSTAL_ASSIST_SEND, bytes, crystal_net_job_ns(a->module, begin_ns));
-    memmove(a->out, a->out + a->out_at, a->out_bytes - a->out_at);
-    a->out_bytes -= a->out_at; /* there is room: one of each open request */
-    a->out_at = 0;
-    memcpy(a->out + a->out_bytes, &message, HEAD_BYTES);
-    a->out_bytes += HEAD_BYTES;
-    return out_write(a, err);
+    a->to[a->number % CRYSTAL_ASSIST_OPEN_MAX] = ask->to;
+    message = request(a, CRYSTAL_ASSIST_SEND, ask->bytes,
+                      crystal_net_job_ns(a->module, ask->begin_ns));
+    code = out_add(a, &message, sizeof message, err);
+    if (!code)
+        code = out_add(a, &source, sizeof source, err);
+    if (!code && source.term_count)
+        code = out_add(a, ask->recipe->terms,
+                       source.term_count * sizeof ask->recipe->terms[0], err);
+    if (!code && source.flags & CRYSTAL_ASSIST_GIVEN)
+        code = out_add(a, ask->given, (size_t)ask->bytes, err);
+    return code ? code : out_write(a, err);
 }
 
 int crystal_assist_give(struct crystal_assist *a, const void *data, uint64_t bytes,
+                        const struct crystal_assist_source *source,
                         struct crystal_error *err)
 {
+    const struct crystal_assist_source nobody = {.nranks = 1};
     struct crystal_assist_message message;
     ssize_t sent;
 
@@ -193,20 +245,22 @@ int crystal_assist_give(struct crystal_assist *a, const void *data, uint64_t byt
         if (code)
             return code;
         message = request(a, CRYSTAL_ASSIST_TAKE, bytes, 0);
-        memcpy(a->out, &message, HEAD_BYTES);
-        a->out_bytes = HEAD_BYTES;
-        a->out_at = 0;
+        code = out_add(a, &message, sizeof message, err);
+        if (!code)
+            code = out_add(a, source ? source : &nobody, sizeof nobody, err);
+        if (code)
+            return code;
         a->given = 0;
         a->gives = true;
     }
-    while (a->given < HEAD_BYTES + bytes) {
-        uint64_t done = a->given < HEAD_BYTES ? 0 : a->given - HEAD_BYTES;
+    while (a->given < REQUEST_BYTES + bytes) {
+        uint64_t done = a->given < REQUEST_BYTES ? 0 : a->given - REQUEST_BYTES;
 
         sent = write_some(a, (const char *)data + done, (size_t)(bytes - done), err);
         if (sent <= 0)
             return (int)sent;
         a->given += (uint64_t)sent;
-        a->out_at = a->given < HEAD_BYTES ? (size_t)a->given : HEAD_BYTES;
+        a->out_at = a->given < REQUEST_BYTES ? (size_t)a->given : REQUEST_BYTES;
     }
     a->out_bytes = a->out_at = 0;
     a->gives = false;
@@ -240,10 +294,13 @@ int crystal_assist_answer(struct crystal_assist *a, uint64_t *ret_ns,
         return code;
     while (a->in_got < HEAD_BYTES || a->in_left) {
         bool is_head = a->in_got < HEAD_BYTES;
-        void *to = is_head ? (unsigned char *)&a->in + a->in_got : a->sink;
-        size_t want = is_head                   ? HEAD_BYTES - a->in_got
-                      : a->in_left < SINK_BYTES ? (size_t)a->in_left
-                                                : SINK_BYTES;
+        unsigned char *place = a->to[a->answered % CRYSTAL_ASSIST_OPEN_MAX];
+        void *to = is_head ? (unsigned char *)&a->in + a->in_got
+                   : place ? place + (a->in.bytes - a->in_left)
+                           : a->sink;
+        size_t want = is_head                            ? HEAD_BYTES - a->in_got
+                      : place || a->in_left < SINK_BYTES ? (size_t)a->in_left
+                                                         : SINK_BYTES;
         ssize_t got = a->lost_ns ? 0 : recv(a->fd, to, want, MSG_DONTWAIT);
 
         if (got < 0 && errno == EINTR)

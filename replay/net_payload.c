@@ -3,6 +3,7 @@
 
 #include "replay/net_payload.h"
 
+#include "replay/assist_recipe.h"
 #include "replay/net.h"
 #include "replay/net_prefetch.h"
 #include "runtime/graph.h"
@@ -198,14 +199,24 @@ int crystal_payload_get(struct crystal_operation *op,
     return 0;
 }
 
+static unsigned redop_of(const struct crystal_payload_plan *plan)
+{
+    return plan->redop < CRYSTAL_REDOP_COUNT ? plan->redop : (unsigned)ncclSum;
+}
+
+/* Whether what each rank adds is its share of an average. */
+static bool is_shared(const struct crystal_payload_plan *plan)
+{
+    return redop_of(plan) == ncclAvg && crystal_dtype_is_float(plan->dtype);
+}
+
 /* A contribution as its rank puts it into the sum; of an average of floats that is its
  * share. -EINVAL for a bad type or operation. */
 static int sum_add(struct crystal_payload_sum *sum, const char *in)
 {
     const uint32_t dtype = sum->plan->dtype, elt_bytes = crystal_dtype_bytes(dtype);
-    const unsigned redop =
-        sum->plan->redop < CRYSTAL_REDOP_COUNT ? sum->plan->redop : (unsigned)ncclSum;
-    const bool is_scaled = redop == ncclAvg && crystal_dtype_is_float(dtype);
+    const unsigned redop = redop_of(sum->plan);
+    const bool is_scaled = is_shared(sum->plan);
     const uint64_t factor =
         is_scaled ? crystal_reduce_avg_factor(dtype, sum->op->comm->nranks) : 0;
     char part[PART_BYTES], *to = sum->data;
@@ -244,6 +255,11 @@ int crystal_payload_add(struct crystal_payload_sum *sum, uint32_t crank,
     sum->is_missing |= code != 0;
     if (code)
         return 0;
+    crystal_recipe_reduce(sum->recipe, plan->dtype, redop_of(plan),
+                          sum->op->comm->nranks);
+    crystal_recipe_add(sum->recipe, recorded,
+                       (sum->is_started ? CRYSTAL_ASSIST_ADDED : 0) |
+                           (is_shared(plan) ? CRYSTAL_ASSIST_SCALED : 0));
     if (sum_add(sum, recorded))
         return crystal_error_set(err, EINVAL, "cannot reduce type %u by %u",
                                  plan->dtype, plan->redop);
@@ -256,10 +272,24 @@ void crystal_payload_end(struct crystal_payload_sum *sum)
     const struct crystal_payload_plan *plan = sum->plan;
     const uint64_t bytes = (uint64_t)sum->elts * crystal_dtype_bytes(plan->dtype);
 
-    if (!sum->is_started)
+    if (!sum->is_started) {
         crystal_payload_neutral(sum->data, bytes, plan->dtype, plan->redop);
+        if (!crystal_payload_neutral_is_zero(plan->dtype, plan->redop))
+            crystal_recipe_spoil(sum->recipe);
+    }
     if (sum->is_missing && !plan->is_unneeded)
         crystal_operation_standin(sum->op, bytes);
+}
+
+void crystal_payload_complete(struct crystal_payload_sum *sum)
+{
+    const struct crystal_payload_plan *plan = sum->plan;
+
+    if (!plan->is_recorded || plan->redop != ncclAvg)
+        return;
+    crystal_recipe_divide(sum->recipe);
+    (void)crystal_reduce_finish_avg(sum->data, sum->elts, plan->dtype,
+                                    sum->op->comm->nranks);
 }
 
 /* The part of a collective's contribution that the virtual peer sends to this rank. */

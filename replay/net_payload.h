@@ -20,6 +20,7 @@
 #include <stdint.h>
 
 struct crystal_net_comm;
+struct crystal_recipe;
 
 /* Finds the communicator's recorded collectives. Borrowed entry; fini frees. */
 int crystal_payload_init(struct crystal_net_comm *comm,
@@ -59,13 +60,16 @@ struct crystal_payload_sum {
     void *data;
     uint32_t elts;
     int is_started;
-    int is_missing; /* a contribution was not recorded */
+    int is_missing;                /* a contribution was not recorded */
+    struct crystal_recipe *recipe; /* is told of what is added; NULL: nobody asks */
 };
 /* Adds crank's contribution from offset (bytes) on. */
 int crystal_payload_add(struct crystal_payload_sum *sum, uint32_t crank,
                         uint64_t offset, struct crystal_error *err);
 /* All were added: the neutral element where there was nothing; counts stand-ins. */
 void crystal_payload_end(struct crystal_payload_sum *sum);
+/* The sum is complete: an average of integers is divided now. */
+void crystal_payload_complete(struct crystal_payload_sum *sum);
 
 /* What stands in for crank's contribution to a broadcast whose contents were not
  * recorded: the first one of its shape. 1: *ret is set, 0: there is none. */

@@ -191,6 +191,7 @@ static void read_assistants(struct report *r, uint64_t node_count)
             continue;
         r->sent_bytes += number(&map, "sent_bytes");
         r->taken_bytes += number(&map, "taken_bytes");
+        r->given_bytes += number(&map, "given_bytes");
         crystal_yaml_fini(&map);
     }
 }

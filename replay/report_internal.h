@@ -101,6 +101,7 @@ struct report {
     uint64_t payload_late_count;
     uint64_t wire_bytes_per_s, wire_latency_ns, overhead_ns;
     uint64_t sent_bytes, taken_bytes; /* by assistants */
+    uint64_t given_bytes;             /* of those sent, made by the sandbox */
     char timeline[32], transport[64], failure[256], wire_kind[32];
     uint64_t *scratch;      /* 4 for each member of the greatest communicator */
     uint32_t modelled_reps; /* representatives whose gaps are MODELLED */

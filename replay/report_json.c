@@ -139,8 +139,9 @@ void rp_print_json(const struct report *r, FILE *out)
     if (r->layout.assistant_count)
         fprintf(out,
                 ", \"assistants\": %u, \"sent_bytes\": %" PRIu64
-                ", \"taken_bytes\": %" PRIu64,
-                r->layout.assistant_count, r->sent_bytes, r->taken_bytes);
+                ", \"taken_bytes\": %" PRIu64 ", \"given_bytes\": %" PRIu64,
+                r->layout.assistant_count, r->sent_bytes, r->taken_bytes,
+                r->given_bytes);
     fprintf(out,
             ", \"bytes_per_s\": %" PRIu64 ", \"latency_ns\": %" PRIu64
             ", \"software_ns\": {\"origin\": \"%s\", \"mean_ns\": %" PRIu64

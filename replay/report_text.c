@@ -180,7 +180,7 @@ static void software(const struct report *r, FILE *out)
 
 static void wire(const struct report *r, FILE *out)
 {
-    char rate[32], sent[32], taken[32];
+    char rate[32], sent[32], taken[32], given[32];
 
     fprintf(out, "Wire: %s, %s; %s, latency %.1f us,\n", r->wire_kind, r->transport,
             rate_text(r->wire_bytes_per_s, rate), (double)r->wire_latency_ns / 1e3);
@@ -188,8 +188,11 @@ static void wire(const struct report *r, FILE *out)
     if (r->layout.assistant_count)
         fprintf(out,
                 "Virtual ranks' messages took what the network took; assistants have "
-                "sent %s\nand taken %s. Hops between virtual ranks are modelled.\n",
-                size_text(r->sent_bytes, sent), size_text(r->taken_bytes, taken));
+                "sent %s\n(%s of it made by sandbox nodes) and taken %s. Hops between "
+                "virtual "
+                "ranks are\nmodelled.\n",
+                size_text(r->sent_bytes, sent), size_text(r->given_bytes, given),
+                size_text(r->taken_bytes, taken));
 }
 
 /* Virtual ranks keep the plan's time, so a run is near a wrong plan, too. */

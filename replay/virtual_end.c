@@ -204,9 +204,12 @@ static int take_ring(struct virtual_end *v, struct crystal_net_request *r,
     code = crystal_virtual_ring(v, r, err);
     if (code <= 0)
         return code;
-    if (r->room)
+    if (r->room && !v->wire.assist) /* else it is written to by what arrives */
         next.room = &r->room;
     arrivals.place = next.place = v->ring.place;
+    next.recipe = v->wire.recipe;
+    next.is_kept =
+        v->wire.assist && crystal_virtual_is_shared(v, v->ring.place->sender);
     next.ring = v->ring.op;
     next.count = v->ring.count;
     if (next.index >= next.count)
@@ -232,7 +235,8 @@ static int take_tree(struct virtual_end *v, struct crystal_net_request *r,
                                       .peer = v->base.peer_crank,
                                       .index = r->id.step,
                                       .step = r->step,
-                                      .cells = cells};
+                                      .cells = cells,
+                                      .recipe = v->wire.recipe};
 
     return trees ? crystal_trees_take(trees, &m, r->data, r->bytes, ret_bytes,
                                       ret_arrive_ns, ret_free_ns, err)
@@ -263,6 +267,7 @@ static int receive_collective(struct virtual_end *v, struct crystal_net_request 
     uint64_t bytes, arrive_ns, free_ns = 0;
     int code;
 
+    crystal_recipe_spoil(v->wire.recipe);
     if (v->base.comm->module->is_timed) {
         cells = crystal_operation_arrivals(r->id.operation);
         if (!cells) {
@@ -352,7 +357,7 @@ static int transfer_zeros(struct crystal_net_request *r, uint64_t bytes,
 {
     struct crystal_room *zeros;
 
-    if (!r->room) {
+    if (!r->room || r->end->comm->module->has_assistant) {
         memset(r->data, 0, bytes);
         return 0;
     }
@@ -386,6 +391,10 @@ static int receive_transfer(struct virtual_end *v, struct crystal_net_request *r
     code = transfer_payload(r, &part, &recorded, err);
     if (code < 0)
         return code;
+    if (code)
+        crystal_recipe_set(v->wire.recipe, recorded, bytes);
+    else
+        crystal_recipe_open(v->wire.recipe, bytes);
     if (!r->data)
         code = 0;
     else if (code)
@@ -466,6 +475,9 @@ void crystal_virtual_close(struct crystal_net_end *end)
             (void)close(v->feed_fds[i]); /* what was written arrives */
     free(v->feed_fds);
     crystal_assist_close(v->wire.assist);
+    for (unsigned i = 0; i < CRYSTAL_NET_REQUESTS; i++)
+        free(v->wire.places[i]);
+    free(v->wire.recipe);
     free(v);
 }
 
@@ -514,11 +526,17 @@ struct crystal_net_end *crystal_virtual_end_create(struct crystal_net_context *c
     v->base.is_send = is_send;
     v->base.peer_crank = peer_crank;
     if (context->comm->module->has_assistant) {
+        v->wire.is_shared = -1;
         v->wire.assist = crystal_assist_open(context->comm->module, err);
-        if (!v->wire.assist) {
-            free(v);
+        v->wire.recipe = is_send ? NULL : calloc(1, sizeof *v->wire.recipe);
+        if (!v->wire.assist || (!is_send && !v->wire.recipe)) {
+            if (v->wire.assist)
+                (void)crystal_error_set(err, ENOMEM, "out of memory for a connection");
+            crystal_virtual_close(&v->base);
             return NULL;
         }
+        if (v->wire.recipe)
+            v->wire.recipe->graph = context->comm->module->graph;
     }
     return &v->base;
 }

@@ -3,6 +3,7 @@
 #ifndef CRYSTAL_VIRTUAL_END_INTERNAL_H
 #define CRYSTAL_VIRTUAL_END_INTERNAL_H
 
+#include "replay/assist_recipe.h"
 #include "replay/net.h"
 #include "replay/net_assist.h"
 #include "replay/net_rings.h"
@@ -26,8 +27,15 @@ struct virtual_ring {
 /* The real wire at an end. The last CRYSTAL_NET_REQUESTS of something are kept. */
 struct virtual_wire {
     struct crystal_assist *assist; /* NULL: the wire is modelled; owned */
+    /* receiver: what the message that is being made is made of */
+    struct crystal_recipe *recipe; /* owned; a sender has none */
+    /* the real rank on the other side of the run, and whether its assistant is ours */
+    uint32_t partner;
+    int is_shared; /* -1: not asked yet */
     /* receiver: requests whose bytes are under way, oldest first */
     struct crystal_net_request *asked[CRYSTAL_NET_REQUESTS];
+    void *places[CRYSTAL_NET_REQUESTS]; /* of those: where messages with flags arrive;
+                                           owned, NULL: in the request's own place */
     uint64_t ask_head, ask_tail;
     /* sender, places in the end's queue: up to which requests were begun, given and
      * taken, and when */
@@ -75,6 +83,9 @@ struct crystal_trees *crystal_virtual_trees(struct crystal_net_comm *comm,
 struct crystal_pats *crystal_virtual_pats(struct crystal_net_comm *comm,
                                           struct crystal_error *err);
 void crystal_virtual_close(struct crystal_net_end *end); /* frees the end */
+/* On the real wire: whether this communicator's rank `crank`, a real one, has the same
+ * assistant. */
+int crystal_virtual_is_shared(struct virtual_end *v, uint32_t crank);
 /* Receiver, on the real wire: the message could be here at arrive_ns on the modelled
  * one, at free_ns had all virtual ranks come long ago; its bytes are asked for. The
  * request is the end's oldest. */

@@ -41,6 +41,7 @@ struct crystal_lines; /* of one communicator at this process */
 struct crystal_line;
 
 struct crystal_net_comm;
+struct crystal_recipe;
 struct crystal_room;
 struct crystal_lines *crystal_lines_create(struct crystal_net_comm *comm,
                                            struct crystal_error *err);
@@ -84,6 +85,8 @@ struct crystal_line_next {
     /* NULL, or where the room is that data is in: *room may be exchanged for another
      * one that holds the message */
     struct crystal_room **room;
+    struct crystal_recipe *recipe; /* is told what it is made of; NULL: nobody asks */
+    int is_kept; /* a's messages are kept where the recipe goes (assist_message.h) */
 };
 /* Puts it into data (room bytes) in the form of its protocol; data NULL: only its size
  * and time are asked for. 1: done, *ret_ns is when

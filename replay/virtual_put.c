@@ -6,8 +6,8 @@
 
 #include "replay/virtual_line_internal.h"
 
+#include "replay/assist_recipe.h"
 #include "replay/net.h"
-#include "runtime/reduce.h"
 
 #include <errno.h>
 #include <string.h>
@@ -73,6 +73,7 @@ static int zeros_put(const struct line_put *put, struct crystal_error *err)
     struct crystal_room *zeros;
     unsigned char *data;
 
+    crystal_recipe_open(put->next->recipe, put->bytes);
     if (to && *to && put->next->ring.proto == CRYSTAL_PROTO_SIMPLE) {
         zeros = crystal_room_zeros((*to)->rooms, put->bytes);
         if (!zeros)
@@ -146,16 +147,20 @@ static int block_put(const struct line_put *put, struct crystal_error *err)
         next->ring.func == CRYSTAL_FUNC_BROADCAST) {
         code = crystal_payload_get(next->op, plan, crank, offset, put->bytes, &recorded,
                                    plan->is_recorded ? err : NULL);
-        if (!code)
+        if (!code) {
+            crystal_recipe_set(next->recipe, recorded, put->bytes);
             return data_put(put, recorded);
+        }
         if (plan->is_recorded)
             return code;
     }
     if (next->ring.func == CRYSTAL_FUNC_ALLGATHER)
         return sender_put(put, err);
     standin_count(put);
-    if (crystal_payload_first(next->op, plan, crank, offset, put->bytes, &recorded))
+    if (crystal_payload_first(next->op, plan, crank, offset, put->bytes, &recorded)) {
+        crystal_recipe_set(next->recipe, recorded, put->bytes);
         return data_put(put, recorded);
+    }
     return zeros_put(put, err);
 }
 
@@ -169,7 +174,8 @@ static int contributions_put(const struct line_put *put, void *data,
                                       .plan = plan,
                                       .data = data,
                                       .elts = put->message.elts,
-                                      .is_started = put->source.has_copy};
+                                      .is_started = put->source.has_copy,
+                                      .recipe = next->recipe};
     const uint64_t offset = put->message.offset_elts * next->ring.elt_bytes;
 
     for (uint32_t i = 0; i < put->source.count; i++) {
@@ -182,9 +188,8 @@ static int contributions_put(const struct line_put *put, void *data,
     }
     crystal_payload_end(&sum);
     /* integers are divided by whom the sum completes, floats beforehand by everybody */
-    if (put->source.is_completed && plan->redop == ncclAvg && plan->is_recorded)
-        (void)crystal_reduce_finish_avg(data, put->message.elts, plan->dtype,
-                                        next->ring.nranks);
+    if (put->source.is_completed)
+        crystal_payload_complete(&sum);
     return 0;
 }
 
@@ -204,6 +209,22 @@ static int copy_put(const struct line_put *put, struct line_message *copy)
     return 1;
 }
 
+/* The message begins with a's, which the assistant has where it keeps those. */
+static void copy_tell(const struct line_put *put)
+{
+    const struct crystal_line_next *next = put->next;
+    const struct crystal_assist_key key = {.comm_id = put->lines->comm->comm_id,
+                                           .seq = next->op->seq,
+                                           .index = put->source.copy_index,
+                                           .channel = next->channel,
+                                           .crank = next->place->sender};
+
+    if (!next->is_kept)
+        return;
+    crystal_recipe_open(next->recipe, put->bytes);
+    crystal_recipe_keep(next->recipe, &key);
+}
+
 /* a's message with the contributions of the run. 1 put, 0 wait. */
 static int passed_put(const struct line_put *put, struct crystal_error *err)
 {
@@ -221,6 +242,7 @@ static int passed_put(const struct line_put *put, struct crystal_error *err)
                                  (unsigned long long)put->source.copy_index,
                                  (unsigned long long)copy->sent.bytes,
                                  (unsigned long long)put->bytes);
+    copy_tell(put);
     if (!put->source.count)
         return copy_put(put, copy);
     if (!plan->is_recorded && !plan->is_bulk) { /* stand-ins change nothing */
@@ -260,6 +282,8 @@ int crystal_line_put(const struct line_put *put, struct crystal_error *err)
     data = data_place(put, err);
     if (!data)
         return -ENOMEM;
+    if (put->source.count)
+        crystal_recipe_open(put->next->recipe, put->bytes);
     code = put->source.count ? contributions_put(put, data, err) : 0;
     return code ? code : data_put(put, data);
 }

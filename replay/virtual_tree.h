@@ -30,6 +30,7 @@
 
 struct crystal_net_comm;
 struct crystal_operation;
+struct crystal_recipe;
 struct crystal_trees; /* of one communicator at this process */
 
 /* A message to or from a virtual neighbour. */
@@ -41,6 +42,8 @@ struct crystal_tree_transfer {
     uint64_t step;       /* receive: of the connection, for the flags */
     uint64_t started_ns; /* send: when its first byte left */
     const struct crystal_board_cell *cells; /* receive: arrivals, NULL: long ago */
+    struct crystal_recipe *recipe; /* receive: is told what the message is made of;
+                                      NULL: nobody asks */
 };
 
 /* NULL with err set. */

@@ -3,6 +3,7 @@
 
 #include "replay/virtual_tree_internal.h"
 
+#include "replay/assist_recipe.h"
 #include "replay/net.h"
 #include "replay/net_payload.h"
 #include "runtime/reduce.h"
@@ -44,9 +45,12 @@ static int side_put(const struct crystal_trees *t,
                                       .plan = &plan,
                                       .data = data,
                                       .elts = f->elts,
-                                      .is_started = has_data || fed};
+                                      .is_started = has_data || fed,
+                                      .recipe = m->recipe};
     int code = crystal_payload_plan(m->op, &plan, err);
 
+    if (!sum.is_started)
+        crystal_recipe_open(m->recipe, f->bytes);
     if (!code && fed)
         code = fed_put(f, &plan, fed, has_data, data, err);
     for (uint32_t i = 0; i < t->comm->nranks && !code; i++) {
@@ -66,8 +70,8 @@ static int side_put(const struct crystal_trees *t,
     if (code)
         return code;
     crystal_payload_end(&sum);
-    if (plan.is_recorded && plan.redop == ncclAvg && crystal_tree_needs_own(f))
-        (void)crystal_reduce_finish_avg(data, f->elts, plan.dtype, t->comm->nranks);
+    if (crystal_tree_needs_own(f))
+        crystal_payload_complete(&sum);
     return 0;
 }
 

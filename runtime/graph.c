@@ -18,6 +18,12 @@ uint64_t crystal_graph_fingerprint(const struct crystal_graph *g)
     return g->view.head->fingerprint;
 }
 
+const void *crystal_graph_body(const struct crystal_graph *g, uint64_t *ret_bytes)
+{
+    *ret_bytes = g->view.body_bytes;
+    return g->view.body;
+}
+
 uint64_t crystal_graph_hash(const struct crystal_graph *g)
 {
     return g->view.head->body_hash;

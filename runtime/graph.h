@@ -127,6 +127,9 @@ struct crystal_graph_stat {
     uint32_t iteration_count;
 };
 void crystal_graph_stat(const struct crystal_graph *g, struct crystal_graph_stat *ret);
+/* The file behind its header, in which what is handed out above as payload lies;
+ * borrowed. */
+const void *crystal_graph_body(const struct crystal_graph *g, uint64_t *ret_bytes);
 /* Body hash of job.graph: what its children keep as parent. */
 uint64_t crystal_graph_hash(const struct crystal_graph *g);
 /* Identity of the traces it was made from. */

@@ -42,7 +42,7 @@ static ssize_t drain(int fd, int flags)
 static void requests(size_t piece, const uint8_t *data, size_t size)
 {
     struct crystal_assist_server *server =
-        crystal_assist_server_create(clock_of, NULL, NULL);
+        crystal_assist_server_create(clock_of, NULL, NULL, NULL);
     int fds[2];
 
     if (!server || socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds) < 0)
@@ -68,6 +68,9 @@ static void requests(size_t piece, const uint8_t *data, size_t size)
 static void answers(int is_send, size_t piece, const uint8_t *data, size_t size)
 {
     static const unsigned char payload[ASKED_BYTES];
+    static unsigned char place[ASKED_BYTES];
+    const struct crystal_assist_ask ask = {
+        .bytes = ASKED_BYTES, .given = payload, .to = place};
     const struct crystal_net_module *module = net_context()->comm->module;
     struct crystal_assist *end;
     uint64_t at_ns;
@@ -77,8 +80,8 @@ static void answers(int is_send, size_t piece, const uint8_t *data, size_t size)
         !(end = crystal_assist_create(module, fds[0], NULL)))
         abort();
     for (int i = 0; i < OPEN; i++)
-        if (is_send ? crystal_assist_give(end, payload, sizeof payload, NULL) != 1
-                    : crystal_assist_ask(end, ASKED_BYTES, 0, NULL) != 0)
+        if (is_send ? crystal_assist_give(end, payload, sizeof payload, NULL, NULL) != 1
+                    : crystal_assist_ask(end, &ask, NULL) != 0)
             abort();
     while (size && code >= 0) {
         ssize_t wrote = send(fds[1], data, size < piece ? size : piece,

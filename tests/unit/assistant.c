@@ -48,7 +48,7 @@ static void server_begin(void)
     struct crystal_error err = {0};
     int fds[2];
 
-    server = crystal_assist_server_create(clock_of, NULL, &err);
+    server = crystal_assist_server_create(clock_of, NULL, NULL, &err);
     CHECK_STR(err.text, "");
     CHECK_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds), 0);
     crystal_assist_server_add(server, fds[0]);
@@ -61,12 +61,22 @@ static void server_end(void)
     (void)close(end_fd);
 }
 
+/* A request, of what `what` says. */
+static void ask_for(uint32_t type, uint64_t number, uint64_t bytes, uint64_t time_ns,
+                    const struct crystal_assist_source *what)
+{
+    struct {
+        struct crystal_assist_message message;
+        struct crystal_assist_source source;
+    } request = {{CRYSTAL_ASSIST_MAGIC, type, number, bytes, time_ns}, *what};
+
+    CHECK_EQ(send(end_fd, &request, sizeof request, MSG_NOSIGNAL), sizeof request);
+}
+
 static void ask(uint32_t type, uint64_t number, uint64_t bytes, uint64_t time_ns)
 {
-    const struct crystal_assist_message message = {CRYSTAL_ASSIST_MAGIC, type, number,
-                                                   bytes, time_ns};
-
-    CHECK_EQ(send(end_fd, &message, sizeof message, MSG_NOSIGNAL), sizeof message);
+    ask_for(type, number, bytes, time_ns,
+            &(const struct crystal_assist_source){.nranks = 1});
 }
 
 /* Reads so many bytes; whether they were all there. */
@@ -91,7 +101,8 @@ static void bytes_are_sent_when_it_is_time(void)
 {
     static unsigned char payload[700000];
     const uint64_t asked_ns = job_ns();
-    uint64_t sent_ns, sent_bytes, taken_bytes;
+    struct crystal_assist_counts counts;
+    uint64_t sent_ns;
 
     server_begin();
     ask(CRYSTAL_ASSIST_SEND, 0, sizeof payload, asked_ns + 50 * MS);
@@ -101,9 +112,9 @@ static void bytes_are_sent_when_it_is_time(void)
     CHECK(read_all(payload, sizeof payload));
     sent_ns = answer(CRYSTAL_ASSIST_SENT, 1, 0);
     CHECK(sent_ns <= job_ns());
-    crystal_assist_server_counts(server, &sent_bytes, &taken_bytes);
-    CHECK_EQ(sent_bytes, sizeof payload);
-    CHECK_EQ(taken_bytes, 0);
+    crystal_assist_server_counts(server, &counts);
+    CHECK_EQ(counts.sent_bytes, sizeof payload);
+    CHECK_EQ(counts.taken_bytes, 0);
     server_end();
 }
 
@@ -111,7 +122,8 @@ static void bytes_are_taken(void)
 {
     static unsigned char payload[700001];
     const uint64_t begun_ns = job_ns();
-    uint64_t taken_ns, sent_bytes, taken_bytes;
+    struct crystal_assist_counts counts;
+    uint64_t taken_ns;
 
     server_begin();
     ask(CRYSTAL_ASSIST_TAKE, 0, sizeof payload, 0);
@@ -123,9 +135,9 @@ static void bytes_are_taken(void)
     taken_ns = answer(CRYSTAL_ASSIST_TAKEN, 0, sizeof payload);
     CHECK(taken_ns >= begun_ns + 20 * MS && taken_ns <= job_ns());
     (void)answer(CRYSTAL_ASSIST_TAKEN, 1, 0);
-    crystal_assist_server_counts(server, &sent_bytes, &taken_bytes);
-    CHECK_EQ(sent_bytes, 0);
-    CHECK_EQ(taken_bytes, sizeof payload);
+    crystal_assist_server_counts(server, &counts);
+    CHECK_EQ(counts.sent_bytes, 0);
+    CHECK_EQ(counts.taken_bytes, sizeof payload);
     server_end();
 }
 
@@ -136,6 +148,76 @@ static void is_closed(void)
 
     CHECK(recv(end_fd, &byte, 1, 0) <= 0);
     server_end();
+}
+
+/* A real rank's message is passed on as it was; then it is there no more. */
+static void what_was_taken_is_passed_on(void)
+{
+    static const struct crystal_assist_key key = {7, 8, 9, 1, 2};
+    const struct crystal_assist_source kept = {
+        .data_bytes = 300000, .flags = CRYSTAL_ASSIST_KEPT, .nranks = 1, .key = key};
+    static unsigned char data[300000], got[300000];
+    struct crystal_assist_counts counts;
+
+    for (size_t i = 0; i < sizeof data; i++)
+        data[i] = (unsigned char)(i * 7 + i / 256);
+    server_begin();
+    ask_for(CRYSTAL_ASSIST_TAKE, 0, sizeof data, 0, &kept);
+    CHECK_EQ(send(end_fd, data, sizeof data, MSG_NOSIGNAL), sizeof data);
+    (void)answer(CRYSTAL_ASSIST_TAKEN, 0, sizeof data);
+    ask_for(CRYSTAL_ASSIST_SEND, 1, sizeof data, 0, &kept);
+    (void)answer(CRYSTAL_ASSIST_SENT, 1, sizeof data);
+    CHECK(read_all(got, sizeof got) && memcmp(got, data, sizeof data) == 0);
+    crystal_assist_server_counts(server, &counts);
+    CHECK_EQ(counts.given_bytes, 0);
+    ask_for(CRYSTAL_ASSIST_SEND, 2, sizeof data, 0, &kept);
+    is_closed();
+}
+
+static void what_was_given_is_sent(void)
+{
+    const struct crystal_assist_source given = {.flags = CRYSTAL_ASSIST_GIVEN,
+                                                .nranks = 1};
+    static unsigned char data[300000], got[300000];
+    struct crystal_assist_counts counts;
+
+    for (size_t i = 0; i < sizeof data; i++)
+        data[i] = (unsigned char)(i * 11 + i / 256);
+    server_begin();
+    ask_for(CRYSTAL_ASSIST_SEND, 0, sizeof data, job_ns() + 20 * MS, &given);
+    CHECK_EQ(send(end_fd, data, sizeof data, MSG_NOSIGNAL), sizeof data);
+    (void)answer(CRYSTAL_ASSIST_SENT, 0, sizeof data);
+    CHECK(read_all(got, sizeof got) && memcmp(got, data, sizeof data) == 0);
+    crystal_assist_server_counts(server, &counts);
+    CHECK_EQ(counts.given_bytes, sizeof data);
+    server_end();
+}
+
+static void what_is_no_source_ends_the_connection(void)
+{
+    static const struct crystal_assist_source bad[] = {
+        {.nranks = 0},
+        {.nranks = 1, .flags = 8},
+        {.nranks = 1, .data_bytes = 101},
+        {.nranks = 1, .proto = 1, .data_bytes = 51}, /* LL: 104 bytes */
+        {.nranks = 1, .proto = 3},
+        {.nranks = 1, .dtype = 12},
+        {.nranks = 1, .redop = 6},
+        {.nranks = 1, .term_count = CRYSTAL_ASSIST_TERMS_MAX + 1},
+        {.nranks = 1, .term_count = 1, .dtype = 4, .data_bytes = 12},
+        {.nranks = 1, .flags = CRYSTAL_ASSIST_GIVEN | CRYSTAL_ASSIST_KEPT},
+    };
+
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        server_begin();
+        ask_for(CRYSTAL_ASSIST_SEND, 0, 100, 0, &bad[i]);
+        is_closed();
+    }
+    server_begin();
+    ask_for(CRYSTAL_ASSIST_TAKE, 0, 100, 0,
+            &(const struct crystal_assist_source){.nranks = 1,
+                                                  .flags = CRYSTAL_ASSIST_GIVEN});
+    is_closed();
 }
 
 static void what_is_no_request_ends_the_connection(void)
@@ -198,6 +280,14 @@ static void assistant_end(void)
     crystal_assistant_destroy(assistant);
 }
 
+/* Asks for zeros. */
+static int ask_end(uint64_t bytes, uint64_t begin_ns, struct crystal_error *err)
+{
+    return crystal_assist_ask(
+        end, &(const struct crystal_assist_ask){.bytes = bytes, .begin_ns = begin_ns},
+        err);
+}
+
 /* The next answer, or the error. */
 static int wait_answer(uint64_t *ret_ns, struct crystal_error *err)
 {
@@ -213,16 +303,43 @@ static void give(const void *data, uint64_t bytes)
     struct crystal_error err = {0};
     int code;
 
-    while ((code = crystal_assist_give(end, data, bytes, &err)) == 0)
+    while ((code = crystal_assist_give(end, data, bytes, NULL, &err)) == 0)
         (void)crystal_net_wait(10 * MS);
     CHECK_EQ(code, 1);
+}
+
+/* What an end gives comes back to where it wants it. */
+static void an_end_and_its_bytes(void)
+{
+    static unsigned char given[2][900000], got[2][900000];
+    struct crystal_error err = {0};
+    uint64_t at_ns;
+
+    assistant_begin(token);
+    for (unsigned i = 0; i < 2 && end; i++) {
+        for (size_t k = 0; k < sizeof given[0]; k++)
+            given[i][k] = (unsigned char)(k * 13 + k / 256 + i);
+        CHECK_EQ(crystal_assist_ask(
+                     end,
+                     &(const struct crystal_assist_ask){
+                         .bytes = sizeof given[0] - i, .given = given[i], .to = got[i]},
+                     &err),
+                 0);
+    }
+    for (unsigned i = 0; i < 2 && end; i++) {
+        CHECK_EQ(wait_answer(&at_ns, &err), 1);
+        CHECK(memcmp(got[i], given[i], sizeof given[0] - i) == 0);
+    }
+    CHECK_EQ(got[1][sizeof given[0] - 1], 0);
+    assistant_end();
 }
 
 static void an_end_and_its_assistant(void)
 {
     static unsigned char payload[5000000];
     struct crystal_error err = {0};
-    uint64_t begun_ns, at_ns = 0, sent_bytes, taken_bytes;
+    struct crystal_assist_counts counts;
+    uint64_t begun_ns, at_ns = 0;
 
     assistant_begin(token);
     CHECK(assistant && end);
@@ -231,7 +348,7 @@ static void an_end_and_its_assistant(void)
     CHECK_EQ(crystal_assist_answer(end, &at_ns, &err), 0); /* nothing was asked */
     begun_ns = crystal_now_ns();
     for (unsigned i = 0; i < CRYSTAL_ASSIST_OPEN_MAX; i++)
-        CHECK_EQ(crystal_assist_ask(end, 1000 * i, begun_ns + i * MS, &err), 0);
+        CHECK_EQ(ask_end(1000 * i, begun_ns + i * MS, &err), 0);
     for (unsigned i = 0; i < CRYSTAL_ASSIST_OPEN_MAX; i++) {
         CHECK_EQ(wait_answer(&at_ns, &err), 1);
         CHECK(at_ns >= begun_ns + i * MS && at_ns <= crystal_now_ns());
@@ -244,10 +361,10 @@ static void an_end_and_its_assistant(void)
     }
     give(payload, 0);
     CHECK_EQ(wait_answer(&at_ns, &err), 1);
-    crystal_assistant_counts(assistant, &sent_bytes, &taken_bytes);
-    CHECK_EQ(sent_bytes, 1000 * 31 * 32 / 2);
-    CHECK_EQ(taken_bytes, 3 * sizeof payload - 3);
-    CHECK_EQ(crystal_assist_ask(end, CRYSTAL_ASSIST_BYTES_MAX + 1, 0, &err), -EMSGSIZE);
+    crystal_assistant_counts(assistant, &counts);
+    CHECK_EQ(counts.sent_bytes, 1000 * 31 * 32 / 2);
+    CHECK_EQ(counts.taken_bytes, 3 * sizeof payload - 3);
+    CHECK_EQ(ask_end(CRYSTAL_ASSIST_BYTES_MAX + 1, 0, &err), -EMSGSIZE);
     CHECK_HAS(err.text, "the real wire takes 1 GiB, use --crystal-wire=modelled");
     CHECK_EQ(crystal_assistant_status(assistant, NULL), 0);
     CHECK_EQ(crystal_assistant_is_done(assistant), 1); /* there is no other node */
@@ -273,7 +390,7 @@ static void a_wrong_token(void)
 
     assistant_begin(other);
     if (end) {
-        (void)crystal_assist_ask(end, 10, 0, &err); /* it may know already */
+        (void)ask_end(10, 0, &err); /* it may know already */
         says_cut();
     }
     assistant_end();
@@ -285,14 +402,14 @@ static void an_assistant_that_goes(void)
 
     assistant_begin(token);
     if (end) {
-        CHECK_EQ(crystal_assist_ask(end, 10, crystal_now_ns() + 3600000 * MS, &err), 0);
+        CHECK_EQ(ask_end(10, crystal_now_ns() + 3600000 * MS, &err), 0);
         crystal_assistant_destroy(assistant);
         assistant = NULL;
         says_cut();
         crystal_assist_close(end);
         end = crystal_assist_open(&module, &err);
         CHECK(end);
-        CHECK_EQ(crystal_assist_ask(end, 10, 0, &err), 0);
+        CHECK_EQ(ask_end(10, 0, &err), 0);
         says_cut();
     }
     assistant_end();
@@ -320,7 +437,7 @@ static void answers_that_were_not_asked(void)
         end = crystal_assist_open(&module, &err);
         fd = accept(listen_fd, NULL, NULL);
         CHECK(end && fd >= 0);
-        CHECK_EQ(crystal_assist_ask(end, 10, 0, &err), 0);
+        CHECK_EQ(ask_end(10, 0, &err), 0);
         CHECK_EQ(send(fd, &bad[i], sizeof bad[i], MSG_NOSIGNAL), sizeof bad[i]);
         CHECK_EQ(wait_answer(&at_ns, &err), -EBADMSG);
         CHECK_HAS(err.text, "let one installation run everywhere");
@@ -335,8 +452,12 @@ int main(void)
     check_begin();
     CHECK_RUN(bytes_are_sent_when_it_is_time);
     CHECK_RUN(bytes_are_taken);
+    CHECK_RUN(what_was_taken_is_passed_on);
+    CHECK_RUN(what_was_given_is_sent);
     CHECK_RUN(what_is_no_request_ends_the_connection);
+    CHECK_RUN(what_is_no_source_ends_the_connection);
     CHECK_RUN(an_end_and_its_assistant);
+    CHECK_RUN(an_end_and_its_bytes);
     CHECK_RUN(a_wrong_token);
     CHECK_RUN(an_assistant_that_goes);
     CHECK_RUN(answers_that_were_not_asked);

@@ -1,13 +1,16 @@
 /* The real wire by hand, on this machine: sandbox nodes and assistants as several
  * agents. Every rank compares every result with its closed form
- * (tests/programs/exactprog.c): the values are those of the modelled wire, whichever
- * way the operation goes.
+ * (tests/programs/exactprog.c), and what virtual ranks send it has come from an
+ * assistant, whichever way the operation goes.
  */
 #include "config.h"
 
 #include "runtime/filehead.h"
 
 #include "tests/by_hand_nodes.h"
+
+#include <inttypes.h>
+#include <stdio.h>
 
 static int file_has(const char *name, const char *text)
 {
@@ -43,6 +46,40 @@ static void assistant_says(unsigned node)
     CHECK(sent > 0.1 && taken > 0.1);
 }
 
+/* Bytes in what assistant `node` of the first run has written down. */
+static uint64_t assistant_bytes(unsigned node, const char *key)
+{
+    char path[PATH_MAX + 64], format[64], line[128];
+    uint64_t bytes = UINT64_MAX;
+    FILE *in;
+
+    (void)snprintf(path, sizeof path, "%s/runs/001/assistant.%u.yaml", job_dir, node);
+    (void)snprintf(format, sizeof format, "%s: %%" SCNu64, key);
+    in = fopen(path, "re");
+    CHECK(in != NULL);
+    while (in && fgets(line, sizeof line, in))
+        (void)sscanf(line, format, &bytes);
+    if (in)
+        (void)fclose(in);
+    return bytes;
+}
+
+/* It has made all that it has sent, of contributions and of what it has taken. */
+static void assistant_makes_all(unsigned node)
+{
+    CHECK(assistant_bytes(node, "sent_bytes") > 100000);
+    CHECK_EQ(assistant_bytes(node, "given_bytes"), 0);
+}
+
+/* The sandbox makes some of it: where another assistant has what is passed on, or an
+ * operation goes over a tree. */
+static void assistant_is_given_some(unsigned node)
+{
+    const uint64_t given = assistant_bytes(node, "given_bytes");
+
+    CHECK(given > 0 && given < assistant_bytes(node, "sent_bytes"));
+}
+
 static void without_agents(void)
 {
     own_job("alone");
@@ -53,6 +90,7 @@ static void without_agents(void)
     CHECK_HAS(output, "rank 3 exact 196602\n");
     CHECK_HAS(output, "rank 15 exact 199602\n");
     assistant_says(1);
+    assistant_is_given_some(1);
     assistant_says(2); /* one for each node that the sandbox is meant for */
     CHECK(file_has("runs/001/run.yaml", "^  kind: real$"));
     CHECK(file_has("runs/001/run.yaml", "^  transport: host memory, TCP to 2 assist"));
@@ -60,18 +98,19 @@ static void without_agents(void)
     nothing_is_left();
 }
 
-/* Two sandbox nodes and one assistant for both. */
+/* Two sandbox nodes and one assistant for both; floats, all of them recorded. */
 static void two_nodes_and_one_assistant(void)
 {
     own_job("two");
     prepare("0-3,12-15", "--wire=real --assistants=1 --payload=all --iterations=2");
-    run_stages("--elements 17000");
-    CHECK_EQ(emulate_on(3, "--elements 17000 --iterations 2", ""), 0);
+    run_stages("--elements 17000 --floats");
+    CHECK_EQ(emulate_on(3, "--elements 17000 --iterations 2 --floats", ""), 0);
     all_are_well(3);
     CHECK_HAS(output, "rank 3 exact 2227068\n");
     CHECK_HAS(output, "rank 12 exact 2227068\n");
     CHECK_HAS(output, "rank 15 exact 2261068\n");
     assistant_says(2);
+    assistant_makes_all(2);
     CHECK(file_has("runs/001/run.1.yaml",
                    "^  transport: host memory, TCP between nodes and to 1 assistant"));
     nothing_is_left();
@@ -103,6 +142,7 @@ static void over_the_tree(void)
     CHECK_HAS(output, "rank 0 exact 6600062\n");
     CHECK_HAS(output, "rank 5 exact 6600062\n");
     assistant_says(2);
+    assistant_is_given_some(2);
     assistant_says(3);
     nothing_is_left();
 }
@@ -119,6 +159,7 @@ static void with_flags(void)
     CHECK_HAS(output, "rank 2 exact 133584\n");
     CHECK_HAS(output, "rank 3 exact 133584\n");
     assistant_says(1);
+    assistant_makes_all(1);
     nothing_is_left();
 }
 
