@@ -193,6 +193,24 @@ static int other_end(int fd, struct crystal_peer_socket *ret)
     return code ? code : end_of(&own, &ret->other, &ret->other_port);
 }
 
+/* Whether -ENOENT of the kernel means that there is no such socket, as it knows our end
+ * of the same connection; a kernel without this part of sock_diag says -ENOENT of every
+ * socket. */
+static int kernel_knows_all(const struct crystal_peer_socket *other)
+{
+    static atomic_int knows; /* once it has answered it goes on doing so */
+    const struct crystal_peer_socket own = {.own = other->other,
+                                            .own_port = other->other_port,
+                                            .other = other->own,
+                                            .other_port = other->own_port};
+    uid_t uid;
+
+    if (!atomic_load_explicit(&knows, memory_order_relaxed) &&
+        crystal_peer_ask_kernel(&own, &uid) == 0)
+        atomic_store_explicit(&knows, 1, memory_order_relaxed);
+    return atomic_load_explicit(&knows, memory_order_relaxed);
+}
+
 int crystal_peer_uid(int fd, uid_t *ret)
 {
     struct crystal_peer_socket s;
@@ -211,9 +229,8 @@ int crystal_peer_uid(int fd, uid_t *ret)
     is_here =
         crystal_address_is_loopback(&s.own) || !memcmp(&s.own, &s.other, sizeof s.own);
     code = crystal_peer_ask_kernel(&s, ret);
-    /* a kernel without this part of sock_diag says -ENOENT, too */
-    if (code && code != -ENOTCONN && (is_here || code != -ENOENT))
-        code = crystal_peer_ask_proc(&s, ret);
+    if (code == -ENOENT ? is_here && !kernel_knows_all(&s) : code && code != -ENOTCONN)
+        code = crystal_peer_ask_proc(&s, ret); /* long where there are many sockets */
     if (code == -ENOENT)
         code = is_here ? -ENOTCONN : -EREMOTE;
     return code;

@@ -1,7 +1,8 @@
 /* Whose process is at the other end of a connection. On a node that several users share
  * loopback is open to all of them; here the kernel is asked who holds the other end,
  * once, when the connection is accepted: SO_PEERCRED for unix sockets, sock_diag for
- * TCP (some microseconds; see sock_diag(7)), /proc/net/tcp where that does not answer.
+ * TCP (some microseconds; see sock_diag(7)), /proc/net/tcp where the kernel has none
+ * (as long as there are sockets, those that only wait for their end included).
  *
  * Limit: sees the sockets of its own network namespace; what comes from another one is
  * another machine to it, and bounded by address (runtime/listen.h).
