@@ -39,25 +39,29 @@ static inline void run_stages(const char *options)
 }
 
 /* Coordinator and agents of a stage; `during` is a shell line that runs beside them,
- * with $1 ... the agents' process ids. Prints their exit codes. */
+ * with $1 ... the agents' process ids; has_begun RANK... there waits until these ranks
+ * are in the program's iteration 1. Prints the agents' exit codes. */
 static inline int stage_on(const char *stage, unsigned nodes, const char *options,
                            const char *during)
 {
-    return finish(
-        start("rm -f %s/coord; %s coord --job %s >%s/coord.out 2>&1 & coord=$!\n"
-              "while [ ! -e %s/coord ]; do sleep 0.02; done\n"
-              "for k in $(seq 0 %u); do\n"
-              "  %s agent --job %s --stage %s --node $k --nodes %u -- %s %s &\n"
-              "  agents=\"$agents $!\"\n"
-              "done\n"
-              "set -- $agents\n"
-              "%s\n"
-              "k=0; for a in $agents; do wait $a; echo agent $k code $?; k=$((k+1)); "
-              "done\n"
-              "%s coord --finish --job %s >/dev/null 2>&1; wait $coord\n"
-              "echo coordinator code $?\n",
-              job_dir, scrystal, job_dir, job_dir, job_dir, nodes - 1, scrystal,
-              job_dir, stage, nodes, program, options, during, scrystal, job_dir));
+    return finish(start(
+        "export EXACT_BEGUN=%s.begun; rm -rf $EXACT_BEGUN; mkdir $EXACT_BEGUN\n"
+        "has_begun() { for r; do i=0; until [ -e $EXACT_BEGUN/$r ] ||\n"
+        "  [ $((i += 1)) = 6000 ]; do sleep 0.02; done; done; }\n"
+        "rm -f %s/coord; %s coord --job %s >%s/coord.out 2>&1 & coord=$!\n"
+        "while [ ! -e %s/coord ]; do sleep 0.02; done\n"
+        "for k in $(seq 0 %u); do\n"
+        "  %s agent --job %s --stage %s --node $k --nodes %u -- %s %s &\n"
+        "  agents=\"$agents $!\"\n"
+        "done\n"
+        "set -- $agents\n"
+        "%s\n"
+        "k=0; for a in $agents; do wait $a; echo agent $k code $?; k=$((k+1)); "
+        "done\n"
+        "%s coord --finish --job %s >/dev/null 2>&1; wait $coord\n"
+        "echo coordinator code $?\n",
+        job_dir, job_dir, scrystal, job_dir, job_dir, job_dir, nodes - 1, scrystal,
+        job_dir, stage, nodes, program, options, during, scrystal, job_dir));
 }
 
 static inline int emulate_on(unsigned nodes, const char *options, const char *during)

@@ -83,13 +83,16 @@ agents() { # NODE: process ids of its agent
             basename "${environ%/environ}"
     done
 }
+export EXACT_FAIL="14 hang" EXACT_BEGUN=$work/begun
+mkdir "$EXACT_BEGUN"
 {
     wait_until 60 test -e crystal.two/agent.1.env
-    wait_until 60 test -s crystal.two/runs/005/13.run
-    sleep 1
+    for rank in 0 1 2 3 12 13 14 15; do
+        wait_until 60 test -e "$EXACT_BEGUN/$rank"
+    done
     kill -9 $(agents 1)
 } &
-run env EXACT_FAIL="14 hang" srun "${crystal[@]}" "${apart[@]}" -J two --crystal-stages=emulate "$exact"
+run srun "${crystal[@]}" "${apart[@]}" -J two --crystal-stages=emulate "$exact"
 wait $!
 matches "an agent is killed: exit code" "$code" '^[1-9][0-9]*$'
 is "an agent is killed: one sentence" "$(sentences)" 1

@@ -61,14 +61,18 @@ assistant() { # process ids of its agent
             basename "${environ%/environ}"
     done
 }
+export EXACT_FAIL="2 hang" EXACT_BEGUN=$work/begun
+mkdir "$EXACT_BEGUN"
 {
-    wait_until 60 test -s crystal.one/runs/003/3.run
-    sleep 1
+    for rank in 0 1 2 3; do
+        wait_until 60 test -e "$EXACT_BEGUN/$rank"
+    done
     # shellcheck disable=SC2046 # it, and what guards it
     kill -9 $(assistant)
 } &
-run env EXACT_FAIL="2 hang" srun "${crystal[@]}" -J one --crystal-stages=emulate "$exact"
+run srun "${crystal[@]}" -J one --crystal-stages=emulate "$exact"
 wait $!
+unset EXACT_FAIL EXACT_BEGUN
 matches "an assistant is killed: exit code" "$code" '^[1-9][0-9]*$'
 is "an assistant is killed: one sentence" \
     "$(grep -E '^crystal: (emulate|agent|coordinator): ' <<<"$err" | grep -cvE ' of 16 ranks$|keeps others waiting')" 1

@@ -78,7 +78,9 @@ prepare() { # PROGRAM-OPTIONS LAYOUT-OPTION...
 emulate() { # DURING PROGRAM-OPTION...
     local during=$1 i
     shift
-    rm -f "$job/coord"
+    rm -rf "$job/coord" "$work/begun"
+    mkdir "$work/begun"
+    export EXACT_BEGUN=$work/begun
     in_ns "$a" "$scrystal" coord --job "$job" --host=alpha --allow=alpha,beta \
         >"$work/out.coord" 2>&1 &
     coord=$!
@@ -110,13 +112,16 @@ nothing_left() {
     done
     return 1
 }
-# Waits until a rank has made its first call in a run, and a second more.
-has_begun() { # RUN RANK
-    for _ in $(seq 500); do
-        [ -e "$job/runs/$1/$2.run" ] && break
-        sleep 0.02
+# Waits until these ranks are in iteration 1 of an emulate: then all connections are
+# there, and with --fail hang who does not hang waits for who does.
+has_begun() { # RANK...
+    local rank
+    for rank; do
+        for _ in $(seq 6000); do
+            [ -e "$work/begun/$rank" ] && break
+            sleep 0.02
+        done
     done
-    sleep 1
 }
 done_hosts() {
     echo "1..$number"

@@ -73,7 +73,7 @@ else
 fi
 
 cut_wire() {
-    has_begun 004 1
+    has_begun 0 1
     cut=$SECONDS
     in_ns "$b" ip link set wire down
 }
@@ -88,7 +88,7 @@ in_ns "$b" ip link set wire up
 
 kill_assistant() {
     local unshare agent
-    has_begun 005 1
+    has_begun 0 1
     cut=$SECONDS
     unshare=$(ps -o pid= --ppid "$two")
     agent=$(ps -o pid= --ppid "$((unshare))")

@@ -182,16 +182,12 @@ static void too_few_nodes(void)
 /* An assistant that dies while a rank is between its operations. */
 static void an_assistant_dies(void)
 {
-    char during[PATH_MAX + 128];
-
     own_job("dies");
     prepare("0-3,12-15", "--wire=real --assistants=1");
     run_stages("");
-    (void)snprintf(during, sizeof during,
-                   "while [ ! -s %s/runs/001/13.run ]; do sleep 0.05; done; sleep 1; "
-                   "kill -9 $3",
-                   job_dir);
-    CHECK_EQ(emulate_on(3, "--fail hang --fail-rank 13", during), 0);
+    CHECK_EQ(emulate_on(3, "--fail hang --fail-rank 13",
+                        "has_begun 0 1 2 3 12 13 14 15; kill -9 $3"),
+             0);
     CHECK_HAS(output, "agent 0 code 70\n");
     CHECK_HAS(output, "agent 1 code 70\n");
     CHECK_HAS(output, "agent 2 code 137\n");
