@@ -22,6 +22,7 @@ struct event {
 static struct event events[32];
 static unsigned event_count;
 static int is_held_up, fails_to_create;
+static int busy_looks; /* so many looks are kept from the processor for a while */
 
 static int create_event(cuda_event_handle *ret, unsigned flags)
 {
@@ -49,8 +50,17 @@ static int record(cuda_event_handle event, cuda_stream stream)
     return CUDA_SUCCESS;
 }
 
+static void pause_ms(long ms)
+{
+    const struct timespec pause = {0, ms * 1000000};
+
+    (void)nanosleep(&pause, NULL);
+}
+
 static int query(cuda_event_handle event)
 {
+    if (busy_looks && busy_looks--)
+        pause_ms(2);
     return crystal_now_ns() < ((struct event *)event)->reached_ns ? CUDA_NOT_READY
                                                                   : CUDA_SUCCESS;
 }
@@ -75,13 +85,6 @@ const struct cuda_api *cuda_api_get(void)
                                         .cudaEventElapsedTime = elapsed};
 
     return &api;
-}
-
-static void pause_ms(long ms)
-{
-    const struct timespec pause = {0, ms * 1000000};
-
-    (void)nanosleep(&pause, NULL);
 }
 
 /* How far the clock is off for an event that was reached so long ago. */
@@ -122,8 +125,10 @@ static void no_stream_no_times(void)
  * 3 ms off. */
 static void times_are_the_hosts(void)
 {
+    busy_looks = 20; /* the first mark is made again until one is good */
     CHECK_EQ(cuda_clock_open(), CUDA_SUCCESS);
-    CHECK(error_ns(0) < 1000000);
+    CHECK_EQ(busy_looks, 0);
+    CHECK(error_ns(0) < FAR_NS);
     CHECK(least_error_ns(0) < FAR_NS);
     CHECK(least_error_ns(50000000) < FAR_NS);
     pause_ms(250);
