@@ -161,6 +161,18 @@ static void a_rank_that_comes_late_in_emulate(void)
     comes_late("emulate");
 }
 
+/* "BEFORE N s; rank " is in the output: N. */
+static int told_seconds(const char *before)
+{
+    const char *at = strstr(output, before);
+    int seconds = -1, end = 0;
+
+    CHECK(at != NULL);
+    if (at)
+        (void)sscanf(at + strlen(before), "%d s; rank %n", &seconds, &end);
+    return end ? seconds : -1;
+}
+
 /* One stopped before it has called anything. */
 static void a_rank_that_never_comes(void)
 {
@@ -174,7 +186,7 @@ static void a_rank_that_never_comes(void)
     CHECK_HAS(output, "rank 0 (pid ");
     CHECK_HAS(output, ") is stopped by a signal or debugger; rank ");
     CHECK_HAS(output, "a rank hangs: rank 0 (pid ");
-    CHECK_HAS(output, ") is stopped for 4 s; rank ");
+    CHECK(told_seconds(") is stopped for ") >= 4); /* longer on a busy machine */
     nothing_is_left();
 }
 
@@ -187,7 +199,7 @@ static void it_ends_at_last(void)
              70);
     (void)unsetenv("CRYSTAL_HANG_SECONDS");
     CHECK_HAS(output, "crystal: emulate: a rank hangs: rank 2 (pid ");
-    CHECK_HAS(output, ") is stopped for 6 s; rank ");
+    CHECK(told_seconds(") is stopped for ") >= 6);
     nothing_is_left();
 }
 
