@@ -38,7 +38,7 @@ start() { # start JOB OPTION...: a coordinator in the background, ready
     "$scrystal" coord --job "$job" "$@" >"$tmp/log" 2>&1 &
     coord=$!
     coords+=("$coord")
-    for _ in $(seq 100); do
+    for _ in $(seq 1200); do
         [ -e "$job/coord" ] && return 0
         sleep 0.05
     done

@@ -84,7 +84,7 @@ emulate() { # DURING PROGRAM-OPTION...
     in_ns "$a" "$scrystal" coord --job "$job" --host=alpha --allow=alpha,beta \
         >"$work/out.coord" 2>&1 &
     coord=$!
-    for ((i = 0; i < 500; i++)); do
+    for ((i = 0; i < 6000; i++)); do
         [ -e "$job/coord" ] && break
         sleep 0.02
     done
@@ -106,7 +106,7 @@ rank_processes() {
     grep -lsz "^CRYSTAL_JOB_DIR=$job\$" /proc/[0-9]*/environ
 }
 nothing_left() {
-    for _ in $(seq 100); do
+    for _ in $(seq 600); do
         [ -z "$(rank_processes)" ] && return 0
         sleep 0.1
     done

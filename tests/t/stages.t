@@ -125,7 +125,7 @@ check "40 files, which may be raised" "$(cat "$work/soft.said")" "0 "
 "$scrystal" emulate --job "$job" -- "$program" "${options[@]}" --iterations 3 \
     --fail sleep --fail-rank 1 >"$work/first" 2>&1 &
 first=$!
-for ((i = 0; i < 100; i++)); do
+for ((i = 0; i < 1200; i++)); do
     [ -e "$job/coord" ] && break
     sleep 0.05
 done

@@ -354,7 +354,7 @@ static int on_comm_id(void *context, int forge, struct crystal_msg_comm_id *msg,
 
 static void wait_count(struct told *t, int count)
 {
-    for (int i = 0; i < 5000 && atomic_load(&t->count) < count; i++)
+    for (int i = 0; i < 60000 && atomic_load(&t->count) < count; i++)
         (void)usleep(1000);
     CHECK_EQ(atomic_load(&t->count), count);
 }

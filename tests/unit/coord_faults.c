@@ -178,12 +178,14 @@ static void a_rank_that_has_ended_is_named(void)
     job_stop(&j, 0);
 }
 
-/* This program once more, as one client in a process of its own. */
-static pid_t start_client(const struct job *j, const char *what)
+/* This program once more, as one client in a process of its own; a rank writes a byte
+ * to told_fd when the coordinator has taken it. */
+static pid_t start_client(const struct job *j, const char *what, int told_fd)
 {
     pid_t child = fork();
 
     if (child == 0) {
+        (void)dup2(told_fd, STDOUT_FILENO);
         execl("/proc/self/exe", "coord", what, j->coord_file, j->token_file,
               (char *)NULL);
         _exit(127);
@@ -202,13 +204,33 @@ static int client_main(const char *what, const char *coord_file, const char *tok
     uint32_t comm;
     char name[64];
 
-    if (!c)
+    if (!c || (is_rank && write(STDOUT_FILENO, "", 1) != 1))
         return 1;
     if (is_rank)
         (void)crystal_client_comm_init(c, &init, &comm, name, sizeof name, NULL);
     else if (crystal_client_begin(c, 1, NULL) == 0)
         return 0;
     return 1;
+}
+
+/* Waits until a process is in a system call that waits, and stays there. */
+static void wait_asleep(pid_t pid)
+{
+    char path[64], state = 0;
+
+    (void)snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
+    for (int i = 0, times = 0; i < 6000 && times < 10; i++) {
+        FILE *file = fopen(path, "r");
+
+        CHECK(file != NULL);
+        if (!file || fscanf(file, "%*d (%*[^)]) %c", &state) != 1)
+            state = 0;
+        if (file)
+            (void)fclose(file);
+        times = state == 'S' ? times + 1 : 0;
+        (void)usleep(10000);
+    }
+    CHECK_EQ(state, 'S');
 }
 
 /* A real process is killed while it waits. */
@@ -219,21 +241,21 @@ static void killed_rank_is_named(void)
         "waits for communicator '/default_pg/0//cpu//0'", NULL};
     static const uint8_t id[NCCL_UNIQUE_ID_BYTES] = {9};
     struct crystal_error err = {0};
-    struct crystal_client *twin;
     struct job j;
     pid_t child;
-    int status;
+    int status, told[2];
+    char byte;
 
     job_start(&j, 1);
     put(&j, "/default_pg/0//cpu//0", id, sizeof id);
-    child = start_client(&j, "rank");
-    do { /* until it has come: then rank 3 is refused */
-        (void)usleep(50000);
-        twin = crystal_client_open(j.coord_file, j.token_file, CRYSTAL_ROLE_RANK, 3,
-                                   NULL, &err);
-        crystal_client_close(twin);
-    } while (twin);
-    (void)usleep(200000); /* it joins */
+    CHECK_EQ(pipe(told), 0);
+    child = start_client(&j, "rank", told[1]);
+    (void)close(told[1]);
+    CHECK_EQ(read(told[0], &byte, 1), 1);
+    (void)close(told[0]);
+    wait_asleep(child); /* for the others to join */
+    CHECK(crystal_client_open(j.coord_file, j.token_file, CRYSTAL_ROLE_RANK, 3, NULL,
+                              &err) == NULL);
     CHECK_EQ(crystal_client_lost(j.agent), UINT32_MAX);
     (void)kill(child, SIGKILL);
     CHECK_EQ(waitpid(child, &status, 0), child);
@@ -464,11 +486,11 @@ static void dead_agent_is_named(void)
     int status;
 
     job_start(&j, 0);
-    child = start_client(&j, "agent");
+    child = start_client(&j, "agent", STDOUT_FILENO);
     CHECK_EQ(waitpid(child, &status, 0), child);
     CHECK_EQ(status, 0);
     rank = NULL;
-    for (int i = 0; i < 100; i++) { /* until the death is noticed */
+    for (int i = 0; i < 6000; i++) { /* until the death is noticed */
         rank = crystal_client_open(j.coord_file, j.token_file, CRYSTAL_ROLE_RANK, 0,
                                    NULL, &err);
         if (!rank)

@@ -246,7 +246,7 @@ static void the_end_is_one_for_all(void)
     for (int n = 0; n < 2; n++) {
         _Atomic uint32_t *timeline = &crystal_board_header(nodes[n].board)->timeline;
 
-        for (int i = 0; i < 50000 && atomic_load(timeline) != CRYSTAL_BOARD_FINISHED;
+        for (int i = 0; i < 600000 && atomic_load(timeline) != CRYSTAL_BOARD_FINISHED;
              i++)
             (void)usleep(100);
         CHECK_EQ(atomic_load(timeline), CRYSTAL_BOARD_FINISHED);

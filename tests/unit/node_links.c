@@ -147,7 +147,7 @@ static void close_all(void)
 
 static void wait_until(_Atomic uint32_t *word, uint32_t value)
 {
-    for (int i = 0; i < 1000 && atomic_load(word) != value; i++)
+    for (int i = 0; i < 12000 && atomic_load(word) != value; i++)
         pause_ms(5);
     CHECK_EQ(atomic_load(word), value);
 }
@@ -200,10 +200,10 @@ static void phases(void)
     open_all();
     CHECK_EQ(crystal_links_meet(nodes[0].links, 1), 0);
     CHECK_EQ(crystal_links_meet(nodes[1].links, 1), 0);
-    for (int i = 0; i < 1000 && !crystal_links_meet(nodes[2].links, 1); i++)
+    for (int i = 0; i < 12000 && !crystal_links_meet(nodes[2].links, 1); i++)
         pause_ms(5);
     for (uint32_t n = 0; n < COUNT; n++) {
-        for (int i = 0; i < 1000 && !crystal_links_meet(nodes[n].links, 1); i++)
+        for (int i = 0; i < 12000 && !crystal_links_meet(nodes[n].links, 1); i++)
             pause_ms(5);
         CHECK_EQ(crystal_links_meet(nodes[n].links, 1), 1);
     }
@@ -336,7 +336,7 @@ static void connections_for_others(void)
              0);
     CHECK_EQ(send(fd, &byte, 1, 0), 1);
     wait_until(&nodes[0].where, 0x812345);
-    for (int i = 0; i < 1000 && nodes[0].fd < 0; i++)
+    for (int i = 0; i < 12000 && nodes[0].fd < 0; i++)
         pause_ms(5);
     byte = 0;
     CHECK_EQ(recv(nodes[0].fd, &byte, 1, 0), 1);
@@ -347,7 +347,7 @@ static void connections_for_others(void)
     CHECK_EQ(crystal_link_dial(&places[0], token, CRYSTAL_LINK_FEED, 42, &fd, &err), 0);
     wait_until(&nodes[0].lrank, 42);
     wait_until(&nodes[0].feed_tries, 3);
-    for (int i = 0; i < 1000 && nodes[0].fd < 0; i++)
+    for (int i = 0; i < 12000 && nodes[0].fd < 0; i++)
         pause_ms(5);
     (void)close(nodes[0].fd);
     (void)close(fd);

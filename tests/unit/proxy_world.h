@@ -349,7 +349,7 @@ static inline int check_board(struct client *c, const uint8_t *all)
 
     if (!entry)
         return WRONG(c, "not on the board");
-    while (atomic_load(&entry->rings) == CRYSTAL_BOARD_RINGS_AWAITED && wait++ < 2000)
+    while (atomic_load(&entry->rings) == CRYSTAL_BOARD_RINGS_AWAITED && wait++ < 60000)
         usleep(1000);
     if (atomic_load(&entry->rings) == CRYSTAL_BOARD_RINGS_AWAITED)
         return WRONG(c, "the board has no rings");
@@ -603,7 +603,7 @@ static inline void wait_closed(struct place *p)
 {
     int open = 1;
 
-    for (int i = 0; open && i < 500; i++) {
+    for (int i = 0; open && i < 6000; i++) {
         struct timespec t = {.tv_nsec = 10000000};
 
         open = 0;
