@@ -37,6 +37,16 @@ void crystal_filehead_init(struct crystal_filehead *h, const char *magic,
     h->lrank = lrank;
 }
 
+void crystal_filehead_ask_hash(struct crystal_filehead *h)
+{
+    h->head_hash = 1; /* until the file is written */
+}
+
+static uint64_t hash_head(const struct crystal_filehead *h)
+{
+    return crystal_hash(h, offsetof(struct crystal_filehead, head_hash));
+}
+
 int crystal_filehead_check(const struct crystal_filehead *h, const char *magic,
                            uint32_t version, uint64_t have_bytes, const char *path,
                            struct crystal_error *err)
@@ -64,6 +74,11 @@ int crystal_filehead_check(const struct crystal_filehead *h, const char *magic,
                                  "run the stage that writes it again",
                                  path, (unsigned long long)have_bytes,
                                  (unsigned long long)h->file_bytes);
+    if (h->head_hash && h->head_hash != hash_head(h))
+        return crystal_error_set(err, EINVAL,
+                                 "%s: its header does not match its checksum; "
+                                 "run the stage that writes it again",
+                                 path);
     return 0;
 }
 
@@ -77,6 +92,8 @@ int crystal_file_write(const char *path, struct crystal_filehead *h, const void 
         return code;
     h->file_bytes = sizeof *h + body_bytes;
     h->body_hash = crystal_hash(body, body_bytes);
+    if (h->head_hash)
+        h->head_hash = hash_head(h);
     if (fwrite(h, sizeof *h, 1, f.stream) != 1 ||
         fwrite(body, 1, body_bytes, f.stream) != body_bytes)
         code = crystal_error_set(err, errno, "%s: %s", path, strerror(errno));

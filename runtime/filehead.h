@@ -10,8 +10,8 @@
  *                from: their body hashes, each as 8 bytes, hashed again); 0 = no parent
  *       40     8 fingerprint of the captured program and layout
  *       48     8 logical rank that wrote it, or 0
- *       56     8 zero
- * Integers are in the writer's byte order. Frozen: version 1.
+ *       56     8 XXH3-64 of the 56 bytes before, where the format's version has it;
+ * else 0 Integers are in the writer's byte order. Frozen: version 1.
  */
 #ifndef CRYSTAL_FILEHEAD_H
 #define CRYSTAL_FILEHEAD_H
@@ -32,7 +32,7 @@ struct crystal_filehead {
     uint64_t parent_hash;
     uint64_t fingerprint;
     uint64_t lrank;
-    uint64_t zero;
+    uint64_t head_hash;
 };
 
 /* Fills a header for a file that is going to be appended. magic has 8 characters. */
@@ -40,8 +40,12 @@ void crystal_filehead_init(struct crystal_filehead *h, const char *magic,
                            uint32_t version, uint64_t parent_hash, uint64_t fingerprint,
                            uint64_t lrank);
 
-/* Checks magic, version, byte order and, where file_bytes is not 0, that it equals
- * have_bytes (the size of the real file). path is for the sentence only. */
+/* Asks crystal_file_write for head_hash. */
+void crystal_filehead_ask_hash(struct crystal_filehead *h);
+
+/* Checks magic, version, byte order, head_hash where it is not 0 and, where file_bytes
+ * is not 0, that it equals have_bytes (the size of the real file). path is for the
+ * sentence only. */
 int crystal_filehead_check(const struct crystal_filehead *h, const char *magic,
                            uint32_t version, uint64_t have_bytes, const char *path,
                            struct crystal_error *err);
@@ -49,8 +53,9 @@ int crystal_filehead_check(const struct crystal_filehead *h, const char *magic,
 /* XXH3-64 of bytes, never 0 (0 becomes 1). */
 uint64_t crystal_hash(const void *bytes, size_t count);
 
-/* Writes header + body to path by way of "path.tmp", fsync and rename; sets file_bytes
- * and body_hash. A full disk leaves no file and the old one in place. Mode 0600. */
+/* Writes header + body to path by way of "path.tmp", fsync and rename; sets file_bytes,
+ * body_hash and, where it was asked for, head_hash. A full disk leaves no file and the
+ * old one in place. Mode 0600. */
 int crystal_file_write(const char *path, struct crystal_filehead *h, const void *body,
                        size_t body_bytes, struct crystal_error *err);
 

@@ -65,7 +65,7 @@ const uint64_t *crystal_graph_marks(const struct crystal_graph *g, uint32_t rep,
 
 int crystal_graph_is_measured(const struct crystal_graph *g)
 {
-    return g->view.head->version == CRYSTAL_GRAPH_VERSION_DEVICE;
+    return g->form == CRYSTAL_GRAPH_VERSION_DEVICE;
 }
 
 const char *crystal_graph_label(const struct crystal_graph *g,

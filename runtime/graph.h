@@ -23,11 +23,14 @@ extern "C" {
 #define CRYSTAL_GRAPH_VERSION        1
 #define CRYSTAL_GRAPH_VERSION_DEVICE 2
 /* Version 3 is version 2 with its records packed (graph_pack.h), version 4 is version 3
- * whose records may tell algorithm and protocol (op.h). Captures are version 1, or 2
- * where they saw a device, whose records several processes read in place; other writers
- * make version 4. */
+ * whose records may tell algorithm and protocol (op.h). Captures are like 1, or 2 where
+ * they saw a device, whose records several processes read in place; other writers make
+ * what is like 4. */
 #define CRYSTAL_GRAPH_VERSION_PACKED 3
 #define CRYSTAL_GRAPH_VERSION_WAYS   4
+/* Versions 5 to 8 are 1 to 4 with a checksum of the file's header. All are read;
+ * written are 5, 6 and 8. */
+#define CRYSTAL_GRAPH_VERSION_HASHED 4 /* to be added */
 
 struct crystal_graph;
 

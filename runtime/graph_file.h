@@ -1,7 +1,8 @@
 /* The bytes of job.graph behind its crystal_filehead, for its writer and its reader
  * only. Integers are in the writer's byte order, as the header says. Versions 1 to 4:
  * in 1, ranks_per_node and network are 0 and no record is a KERNEL; from 3 on, the
- * records are packed; in 4, COLL may tell algorithm and protocol.
+ * records are packed; in 4, COLL may tell algorithm and protocol. Versions 5 to 8 have
+ * the bodies of 1 to 4, and head_hash in the header.
  *
  *   struct crystal_graph_head                     128 bytes
  *   struct crystal_graph_rep    [rep_count]       one per representative

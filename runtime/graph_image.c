@@ -149,10 +149,12 @@ int graph_image_write(struct crystal_graph_build *b, const char *path,
     m.bytes = room;
     m.used = 0;
     put_all(b, &m);
-    crystal_filehead_init(&head, CRYSTAL_GRAPH_MAGIC,
-                          has_kernels(b) ? CRYSTAL_GRAPH_VERSION_DEVICE
-                                         : CRYSTAL_GRAPH_VERSION,
-                          parent, b->layout.fingerprint, 0);
+    crystal_filehead_init(
+        &head, CRYSTAL_GRAPH_MAGIC,
+        CRYSTAL_GRAPH_VERSION_HASHED +
+            (has_kernels(b) ? CRYSTAL_GRAPH_VERSION_DEVICE : CRYSTAL_GRAPH_VERSION),
+        parent, b->layout.fingerprint, 0);
+    crystal_filehead_ask_hash(&head);
     code = crystal_file_write(path, &head, m.bytes, m.used, err);
     (void)munmap(room, bytes); /* cannot fail for our own mapping */
     return code;

@@ -9,6 +9,7 @@
 
 struct crystal_graph {
     struct crystal_file_view view;
+    uint32_t form; /* the version, 1 to 4, that its body has */
     const struct crystal_graph_head *head;
     const struct crystal_graph_rep *reps;
     const struct crystal_graph_rank *ranks;

@@ -50,7 +50,7 @@ static int ops_section(struct crystal_graph *g, struct cursor *c, struct packed 
 {
     const struct crystal_graph_pack_head *head;
 
-    if (g->view.head->version < CRYSTAL_GRAPH_VERSION_PACKED) {
+    if (g->form < CRYSTAL_GRAPH_VERSION_PACKED) {
         g->ops = section(c, g->head->op_count, sizeof *g->ops);
         return g->ops ? 0 : -EINVAL;
     }
@@ -92,7 +92,7 @@ static int sections(struct crystal_graph *g, struct crystal_error *err)
     g->head = h;
     if (!h->lrank_count || !h->rep_count || !h->dp_size || !h->dp_stride)
         return bad(err, "its head has a zero where none can be");
-    if (g->view.head->version == CRYSTAL_GRAPH_VERSION &&
+    if (g->form == CRYSTAL_GRAPH_VERSION &&
         (h->ranks_per_node || h->bytes_per_s || h->latency_ns || h->node_bytes_per_s ||
          h->node_latency_ns))
         return bad(err, "its head tells a network, which version 1 has not");
@@ -189,16 +189,15 @@ static int check_ops(const struct crystal_graph *g, const struct crystal_graph_r
         uint32_t nranks;
 
         if (op->kind == CRYSTAL_OP_KERNEL &&
-            (g->view.head->version == CRYSTAL_GRAPH_VERSION ||
-             op->aux > g->head->name_bytes || op->value > CRYSTAL_OP_NS_MAX))
+            (g->form == CRYSTAL_GRAPH_VERSION || op->aux > g->head->name_bytes ||
+             op->value > CRYSTAL_OP_NS_MAX))
             return bad(err, "a kernel has a value out of range");
         if (op->kind == CRYSTAL_OP_DONE && op->peer >= rep->op_count)
             return bad(err, "an operation's end names no operation");
         if (!is_comm_kind(op))
             continue;
         if (op->flags & CRYSTAL_OP_WAY_MASK &&
-            (g->view.head->version < CRYSTAL_GRAPH_VERSION_WAYS ||
-             op->kind != CRYSTAL_OP_COLL))
+            (g->form < CRYSTAL_GRAPH_VERSION_WAYS || op->kind != CRYSTAL_OP_COLL))
             return bad(err, "an operation tells its algorithm, which this version or "
                             "kind has not");
         if (op->comm >= rep->local_count)
@@ -298,11 +297,24 @@ static int check_contributions(const struct crystal_graph *g, struct crystal_err
 /* The version to ask for: that of the file where it is one of ours. */
 static uint32_t version_of(const char *path)
 {
+    const uint32_t newest = CRYSTAL_GRAPH_VERSION_WAYS + CRYSTAL_GRAPH_VERSION_HASHED;
     uint32_t version = crystal_filehead_version(path);
 
-    return version >= CRYSTAL_GRAPH_VERSION && version < CRYSTAL_GRAPH_VERSION_WAYS
-               ? version
-               : CRYSTAL_GRAPH_VERSION_WAYS;
+    return version >= CRYSTAL_GRAPH_VERSION && version < newest ? version : newest;
+}
+
+/* Which body the file has. */
+static int find_form(struct crystal_graph *g, struct crystal_error *err)
+{
+    uint32_t version = g->view.head->version;
+    bool is_hashed = version > CRYSTAL_GRAPH_VERSION_HASHED;
+
+    if (is_hashed != (g->view.head->head_hash != 0))
+        return bad(err, is_hashed ? "its header has no checksum"
+                                  : "its header has a checksum, which this version has "
+                                    "not");
+    g->form = is_hashed ? version - CRYSTAL_GRAPH_VERSION_HASHED : version;
+    return 0;
 }
 
 struct crystal_graph *crystal_graph_open(const char *path, struct crystal_error *err)
@@ -322,9 +334,9 @@ struct crystal_graph *crystal_graph_open(const char *path, struct crystal_error 
         return NULL;
     }
     /* the order matters: ranks need comms, operations need both */
-    if ((code = sections(g, err)) || (code = check_comms(g, err)) ||
-        (code = check_ranks(g, err)) || (code = check_contributions(g, err)) ||
-        (code = check_reps(g, err))) {
+    if ((code = find_form(g, err)) || (code = sections(g, err)) ||
+        (code = check_comms(g, err)) || (code = check_ranks(g, err)) ||
+        (code = check_contributions(g, err)) || (code = check_reps(g, err))) {
         crystal_error_prefix(err, "%s", path);
         crystal_graph_close(g);
         return NULL;

@@ -307,8 +307,10 @@ int crystal_graph_writer_write(struct crystal_graph_writer *w, const char *path,
     if (!body)
         return crystal_error_set(err, ENOMEM, "%s: out of memory", path);
     (void)place(w, body);
-    crystal_filehead_init(&head, CRYSTAL_GRAPH_MAGIC, CRYSTAL_GRAPH_VERSION_WAYS, 0,
+    crystal_filehead_init(&head, CRYSTAL_GRAPH_MAGIC,
+                          CRYSTAL_GRAPH_VERSION_HASHED + CRYSTAL_GRAPH_VERSION_WAYS, 0,
                           fingerprint, 0);
+    crystal_filehead_ask_hash(&head);
     code = crystal_file_write(path, &head, body, bytes, err);
     free(body);
     if (code)

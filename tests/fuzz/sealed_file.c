@@ -5,6 +5,7 @@
 
 #include "runtime/filehead.h"
 
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -33,6 +34,9 @@ const char *fuzz_sealed_file(const uint8_t *data, size_t size)
         memcpy(&head, data, sizeof head);
         head.file_bytes = size;
         head.body_hash = crystal_hash(data + sizeof head, size - sizeof head);
+        if (head.head_hash)
+            head.head_hash =
+                crystal_hash(&head, offsetof(struct crystal_filehead, head_hash));
         if (fwrite(&head, 1, sizeof head, file) != sizeof head)
             abort();
         data += sizeof head;

@@ -379,8 +379,56 @@ static void refuses_every_cut(void)
     job_end(&j);
 }
 
-/* The bytes of version 1 are frozen: the golden file is still read, and the same job
- * still makes one of the same form (its START records tell when it ran).
+/* No bit of the file may be another one, its header's included. */
+static void refuses_every_flip(void)
+{
+    static unsigned char bytes[1 << 16];
+    char path[160];
+    struct job j;
+    size_t count;
+
+    replica(&j);
+    crystal_graph_close(built(&j));
+    job_path(&j, path, sizeof path, "job.graph");
+    count = slurp(path, bytes, sizeof bytes);
+    for (size_t bit = 0; bit < 8 * count; bit += bit < 8 * 64 ? 1 : 9) {
+        struct crystal_graph *g;
+
+        bytes[bit / 8] ^= 1U << bit % 8;
+        spill(path, bytes, count);
+        bytes[bit / 8] ^= 1U << bit % 8;
+        g = crystal_graph_open(path, NULL);
+        if (g)
+            printf("# opened with bit %zu of byte %zu flipped\n", bit % 8, bit / 8);
+        CHECK(!g);
+        crystal_graph_close(g);
+    }
+    memset(bytes + 56, 0, 8);
+    spill(path, bytes, count);
+    CHECK(!crystal_graph_open(path, &job_err));
+    CHECK_STR(strstr(crystal_error_text(&job_err), ": "),
+              ": its header has no checksum; run 'scrystal graph' again");
+    job_end(&j);
+}
+
+/* What the golden files of captures hold. */
+static void reads_golden(const char *path)
+{
+    struct crystal_graph *g = crystal_graph_open(path, &job_err);
+    const void *bytes;
+    uint64_t payload_count;
+
+    JOB_MUST(!g);
+    CHECK_EQ(crystal_graph_lrank_count(g), 8);
+    CHECK_EQ(crystal_graph_p2p_payload(g, crystal_graph_comm_of(g, 5, 0), 5, 7, 2,
+                                       &bytes, &payload_count),
+             1);
+    CHECK_STR((const char *)bytes, "x12");
+    crystal_graph_close(g);
+}
+
+/* The bytes of versions 1 and 5 are frozen: the golden files are still read, and the
+ * same job still makes one of the same form (its START records tell when it ran).
  * CRYSTAL_TEST_UPDATE=1 writes it anew. */
 static void golden(void)
 {
@@ -390,7 +438,7 @@ static void golden(void)
     struct job j;
     size_t count, want_count;
 
-    (void)snprintf(golden_path, sizeof golden_path, "%s/tests/data/graph-v1", srcdir);
+    (void)snprintf(golden_path, sizeof golden_path, "%s/tests/data/graph-v5", srcdir);
     replica(&j);
     crystal_graph_close(built(&j));
     job_path(&j, path, sizeof path, "job.graph");
@@ -401,19 +449,9 @@ static void golden(void)
     CHECK_EQ(count, want_count);
     CHECK(memcmp(got, want, 16) == 0);
     CHECK(memcmp(got + 64, want + 64, 128) == 0);
-    {
-        struct crystal_graph *g = crystal_graph_open(golden_path, &job_err);
-        const void *bytes;
-        uint64_t payload_count;
-
-        JOB_MUST(!g);
-        CHECK_EQ(crystal_graph_lrank_count(g), 8);
-        CHECK_EQ(crystal_graph_p2p_payload(g, crystal_graph_comm_of(g, 5, 0), 5, 7, 2,
-                                           &bytes, &payload_count),
-                 1);
-        CHECK_STR((const char *)bytes, "x12");
-        crystal_graph_close(g);
-    }
+    reads_golden(golden_path);
+    (void)snprintf(golden_path, sizeof golden_path, "%s/tests/data/graph-v1", srcdir);
+    reads_golden(golden_path);
     job_end(&j);
 }
 
@@ -428,6 +466,7 @@ int main(void)
     CHECK_RUN(refuses_bad_traces);
     CHECK_RUN(notices_other_traces);
     CHECK_RUN(refuses_every_cut);
+    CHECK_RUN(refuses_every_flip);
     CHECK_RUN(golden);
     return check_end();
 }
