@@ -46,7 +46,7 @@ static int print(FILE *out, const struct crystal_layout *l)
 
     if (!code) {
         fprintf(out, "# The layout of one emulated job; written by scrystal layout.\n");
-        fprintf(out, "version: %u\njob_name: ", l->assistant_count ? 2 : 1);
+        fprintf(out, "version: %u\njob_name: ", l->assistant_count ? 2U : 1U);
         print_quoted(out, l->job_name);
         fprintf(out, "\nlogical_ranks: %u\nranks_per_node: %u\nsandbox: \"%s\"\n",
                 l->lrank_count, l->ranks_per_node, sandbox);
