@@ -11,21 +11,13 @@
 #define THREADS 4
 #define TIMES   200
 
-static void pause_ms(int ms)
-{
-    struct timespec t = {.tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000L};
-
-    while (nanosleep(&t, &t)) /* interrupted */
-        ;
-}
-
 /* Waits without calling anything that waits. */
 static ncclResult_t poll_stream(ncclStream_t stream)
 {
     ncclResult_t result;
 
     while ((result = crystal_stream_query(stream)) == ncclInProgress)
-        pause_ms(1);
+        ranks_pause_ms(1);
     return result;
 }
 
@@ -119,7 +111,7 @@ static void leave_one(int rank, int n)
         start_sum(late, rank, 1, &late_value, b); /* the other one comes later */
     sum_and_wait(soon, rank, n, 7, a);
     if (rank == 1) {
-        pause_ms(50);
+        ranks_pause_ms(50);
         start_sum(late, rank, 1, &late_value, b);
     }
     RANK_CHECK(poll_stream(b) == ncclSuccess);
@@ -149,7 +141,7 @@ static void mark(int rank, int n)
 
         RANK_CHECK(crystal_event_record(event, NULL) == ncclSuccess);
         while ((result = crystal_event_query(event)) == ncclInProgress)
-            pause_ms(1);
+            ranks_pause_ms(1);
         RANK_CHECK(result == ncclSuccess);
     }
     RANK_CHECK(crystal_event_destroy(event) == ncclSuccess);

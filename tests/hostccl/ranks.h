@@ -112,6 +112,35 @@ static inline ncclComm_t ranks_comm(int which, int rank, int n)
     return comm;
 }
 
+static inline void ranks_pause_ms(long ms)
+{
+    struct timespec t = {.tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000};
+
+    while (nanosleep(&t, &t)) /* interrupted */
+        ;
+}
+
+/* One rank tells, once in a run; the others wait for that. */
+static inline void ranks_tell(void)
+{
+    atomic_store(&ranks_shared->counter, 1);
+}
+
+static inline void ranks_wait_told(void)
+{
+    while (!atomic_load(&ranks_shared->counter))
+        ranks_pause_ms(1);
+}
+
+/* The sum of all ranks' values, on this stream. */
+static inline int ranks_sum(ncclComm_t comm, int value, ncclStream_t stream)
+{
+    RANK_CHECK(ncclAllReduce(&value, &value, 1, ncclInt32, ncclSum, comm, stream) ==
+               ncclSuccess);
+    RANK_CHECK(crystal_stream_synchronize(stream) == ncclSuccess);
+    return value;
+}
+
 static inline uint64_t ranks_now_ns(void)
 {
     struct timespec t;
