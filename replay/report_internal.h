@@ -112,6 +112,18 @@ int rp_gather(struct report *r, struct crystal_error *err);
 int rp_samples_add(struct rp_samples *s, uint64_t ns);
 void rp_samples_spread(struct rp_samples *s, struct rp_spread *ret);
 
+/* report_groups.c: the name of a communicator's group of ranks; borrowed. */
+const char *rp_group_name(struct report *r, uint32_t comm);
+/* The group, the kind of operation, new ones with zeros; until the next one is made.
+ * NULL: out of memory. */
+struct rp_group *rp_group_of(struct report *r, const char *name, uint32_t nranks);
+struct rp_op *rp_op_of(struct report *r, const char *group, uint8_t func,
+                       uint64_t bytes);
+/* All calls of a rank, in so many iterations, were counted. */
+void rp_groups_rank_done(struct report *r, uint64_t iterations);
+/* Sums over ranks and iterations become means of one rank's iteration. */
+void rp_groups_average(struct report *r);
+
 /* Percent by which measured is longer than planned. */
 double rp_off(uint64_t measured_ns, uint64_t planned_ns);
 
