@@ -1,9 +1,9 @@
 /* What the files of the bootstrap proxy share: connections (proxy_conn.c),
- * communicators (proxy_comm.c), what a virtual rank says (proxy_clone.c), the ring of
- * all-gathers (proxy_gather.c), the root's part (proxy_root.c), the exchange of
- * connection handles (proxy_connect.c), communicators made of others (proxy_split.c),
- * the order of NCCL's rings (proxy_rings.c), what other nodes answer for
- * (proxy_relay.c).
+ * communicators (proxy_comm.c), whose slices virtual ranks take (proxy_template.c),
+ * what a virtual rank says (proxy_clone.c), the ring of all-gathers (proxy_gather.c),
+ * the root's part (proxy_root.c), the exchange of connection handles (proxy_connect.c),
+ * communicators made of others (proxy_split.c), the order of NCCL's rings
+ * (proxy_rings.c), what other nodes answer for (proxy_relay.c).
  *
  * Everything here is guarded by proxy->lock, which the thread holds except while it
  * waits for events.
@@ -233,10 +233,15 @@ void proxy_conn_broke(struct proxy_conn *conn, int code);
 /* Closes one that is not what it should be. */
 void proxy_conn_drop(struct proxy_conn *conn);
 
-/* --- proxy.c --- */
+/* --- proxy_thread.c --- */
 
 /* Understands what has come; closes where it is wrong. */
 void proxy_conn_handle(struct proxy_conn *conn);
+/* A new connection to a virtual rank; where: the low 24 bits of its address. Takes fd.
+ */
+void proxy_take(struct crystal_proxy *proxy, int fd, uint32_t where);
+/* The thread; argument: the proxy. */
+void *proxy_run(void *argument);
 
 /* --- proxy_comm.c --- */
 
@@ -274,6 +279,12 @@ void proxy_comm_lose(struct proxy_comm *comm, const char *format, ...)
 /* The link on that side of a real member; NULL where its neighbour is real. */
 struct proxy_link *proxy_comm_link(struct proxy_comm *comm, uint32_t real,
                                    bool is_next);
+
+/* --- proxy_template.c --- */
+
+/* Fills reals, links, templates and wanted of a communicator whose members are known.
+ * -ENOMEM. */
+int proxy_comm_choose_templates(struct proxy_comm *comm);
 
 /* --- proxy_relay.c --- */
 
