@@ -1,20 +1,14 @@
 /* See rank_watch.h.
  *
- * A rank waits for another where
- *   - a transfer with it has not moved for 3 s (roll: WAITS),
- *   - the transfer is with a virtual rank, whose message may depend on it: it is a
- *     member of that communicator and has not arrived at an operation that the waiting
- *     rank has arrived at (board; where virtual ranks answer at once, it does not say
- *     who has arrived),
- *   - it has not joined a communicator that the other has joined 1 s ago.
- * It is told when it has used no CPU for as long, and waits for nobody itself: who
- * computes is only slow. Of ranks that all wait for each other one is told only when
- * they hang.
+ * rank_waits.h says who waits for whom. A rank that others wait for is told when it has
+ * used no CPU for 4 s, and waits for nobody itself: who computes is only slow. Of
+ * ranks that all wait for each other one is told only when they hang.
  */
 #include "config.h"
 
 #include "replay/rank_watch.h"
 
+#include "replay/rank_waits.h"
 #include "runtime/clock.h"
 #include "runtime/coord.h"
 #include "runtime/env.h"
@@ -29,7 +23,6 @@
 #define LOOK_NS    1000000000U
 #define LOOKS_IDLE 4  /* without CPU, or stopped: by now all have told who wait 3 s */
 #define BUSY_TICKS 5U /* of 100 a second: what service threads use is less */
-#define JOIN_NS    UINT64_C(1000000000)
 
 struct watched {
     uint32_t lrank, pid; /* pid 0: not known */
@@ -48,13 +41,6 @@ struct crystal_rank_watch {
     uint32_t count;
     uint32_t checked; /* records whose cranks are those of the board */
     uint64_t looked_ns, hang_looks;
-};
-
-/* Why one rank waits for another. */
-struct wait {
-    uint32_t lrank;   /* who waits */
-    uint64_t comm_id; /* where */
-    int joins;        /* for the other to join it */
 };
 
 struct crystal_rank_watch *
@@ -174,131 +160,6 @@ static int check_claims(struct crystal_rank_watch *w,
     return 0;
 }
 
-/* --- who waits for whom --- */
-
-/* lrank has arrived at an operation of the communicator and other has not. */
-static int is_ahead(struct crystal_rank_watch *w, struct crystal_board_comm *comm,
-                    uint32_t lrank, uint32_t other)
-{
-    const uint32_t own = crystal_board_crank(w->board, comm, lrank);
-    const uint32_t its = crystal_board_crank(w->board, comm, other);
-
-    if (own == UINT32_MAX || its == UINT32_MAX)
-        return 0;
-    if (crystal_board_header(w->board)->mode == CRYSTAL_BOARD_IMMEDIATE)
-        return 1;
-    for (uint64_t seq = 0; seq < CRYSTAL_BOARD_SLOTS; seq++) {
-        struct crystal_board_slot *slot = crystal_board_slot(w->board, comm, seq);
-        struct crystal_board_cell *cells = crystal_board_cells(w->board, comm, slot);
-
-        if (atomic_load(&slot->seq_plus1) && atomic_load(&cells[own].arrive_ns) &&
-            !atomic_load(&cells[own].end_ns) && !atomic_load(&cells[its].arrive_ns))
-            return 1;
-    }
-    return 0;
-}
-
-/* Has this wait gone on? */
-static int has_gone_on(const struct crystal_roll_record *records, uint32_t count,
-                       uint32_t index)
-{
-    const struct crystal_roll_record *r = &records[index];
-
-    for (uint32_t i = index + 1; i < count; i++)
-        if (records[i].lrank == r->lrank && records[i].comm_id == r->comm_id &&
-            records[i].crank == r->crank && records[i].kind >= CRYSTAL_ROLL_WAITS)
-            return 1; /* WENT_ON, or told again */
-    return 0;
-}
-
-/* Has lrank arrived at an operation of this communicator that has not ended for it? */
-static int is_inside(struct crystal_rank_watch *w, struct crystal_board_comm *comm,
-                     uint32_t lrank)
-{
-    const uint32_t crank = crystal_board_crank(w->board, comm, lrank);
-
-    for (uint64_t seq = 0; crank != UINT32_MAX && seq < CRYSTAL_BOARD_SLOTS; seq++) {
-        struct crystal_board_slot *slot = crystal_board_slot(w->board, comm, seq);
-        struct crystal_board_cell *cell =
-            &crystal_board_cells(w->board, comm, slot)[crank];
-
-        if (atomic_load(&slot->seq_plus1) && atomic_load(&cell->arrive_ns) &&
-            !atomic_load(&cell->end_ns))
-            return 1;
-    }
-    return 0;
-}
-
-/* Does this rank wait itself? A stopped one does not. */
-static int is_waiting(struct crystal_rank_watch *w,
-                      const struct crystal_roll_record *records, uint32_t count,
-                      const struct watched *rank)
-{
-    uint32_t comm_count = atomic_load(&crystal_board_header(w->board)->comm_count);
-
-    if (rank->stopped_looks)
-        return 0;
-    for (uint32_t i = 0; i < count; i++)
-        if (records[i].kind == CRYSTAL_ROLL_WAITS && records[i].lrank == rank->lrank &&
-            !has_gone_on(records, count, i))
-            return 1;
-    for (uint32_t i = 0; i < comm_count; i++) {
-        struct crystal_board_comm *comm = crystal_board_comm_at(w->board, i);
-
-        if (comm && is_inside(w, comm, rank->lrank))
-            return 1;
-    }
-    return 0;
-}
-
-static int waits_for(struct crystal_rank_watch *w,
-                     const struct crystal_roll_record *records, uint32_t count,
-                     uint32_t index, uint32_t lrank)
-{
-    const struct crystal_roll_record *r = &records[index];
-    struct crystal_board_comm *comm;
-
-    if (r->kind != CRYSTAL_ROLL_WAITS || r->lrank == lrank ||
-        has_gone_on(records, count, index))
-        return 0;
-    if (crystal_roll_member(w->roll, r->comm_id, r->crank) == lrank)
-        return 1;
-    comm = crystal_board_comm_find(w->board, r->comm_id);
-    return comm && is_ahead(w, comm, r->lrank, lrank);
-}
-
-/* Is lrank a member of the communicator that has not joined it? */
-static int is_missed(struct crystal_rank_watch *w,
-                     const struct crystal_roll_record *record, uint32_t lrank)
-{
-    struct crystal_board_comm *comm =
-        crystal_board_comm_find(w->board, record->comm_id);
-    uint32_t crank;
-
-    if (!comm || record->kind != CRYSTAL_ROLL_JOINED || record->lrank == lrank ||
-        crystal_now_ns() - record->time_ns < JOIN_NS)
-        return 0;
-    crank = crystal_board_crank(w->board, comm, lrank);
-    return crank != UINT32_MAX &&
-           crystal_roll_member(w->roll, record->comm_id, crank) == UINT32_MAX;
-}
-
-/* Who waits for lrank? 0: nobody. */
-static int find_wait(struct crystal_rank_watch *w,
-                     const struct crystal_roll_record *records, uint32_t count,
-                     uint32_t lrank, struct wait *ret)
-{
-    for (uint32_t i = 0; i < count; i++) {
-        int joins = is_missed(w, &records[i], lrank);
-
-        if (!joins && !waits_for(w, records, count, i, lrank))
-            continue;
-        *ret = (struct wait){records[i].lrank, records[i].comm_id, joins};
-        return 1;
-    }
-    return 0;
-}
-
 /* --- looking --- */
 
 /* What a rank that has joined nothing does; another job may have the same rank here. */
@@ -339,7 +200,8 @@ static void look_at(struct watched *rank)
     }
 }
 
-static void place_text(struct crystal_rank_watch *w, const struct wait *wait, char *out,
+static void place_text(struct crystal_rank_watch *w,
+                       const struct crystal_rank_wait *wait, char *out,
                        size_t out_bytes)
 {
     struct crystal_board_comm *comm = crystal_board_comm_find(w->board, wait->comm_id);
@@ -354,8 +216,8 @@ static void place_text(struct crystal_rank_watch *w, const struct wait *wait, ch
 }
 
 static int judge(struct crystal_rank_watch *w, struct watched *rank,
-                 const struct wait *wait, int is_itself_waiting, char *notice,
-                 size_t notice_bytes, struct crystal_error *err)
+                 const struct crystal_rank_wait *wait, int is_itself_waiting,
+                 char *notice, size_t notice_bytes, struct crystal_error *err)
 {
     char place[256];
     int is_stopped = rank->stopped_looks > 0;
@@ -377,13 +239,20 @@ static int judge(struct crystal_rank_watch *w, struct watched *rank,
     return 1;
 }
 
+/* Does this rank wait itself? A stopped one does not. */
+static int is_waiting(const struct crystal_rank_waits *waits,
+                      const struct watched *rank)
+{
+    return !rank->stopped_looks && crystal_rank_waits_is_waiting(waits, rank->lrank);
+}
+
 /* Does every process that runs here wait and use no CPU? */
 static int do_all_wait(struct crystal_rank_watch *w,
-                       const struct crystal_roll_record *records, uint32_t count)
+                       const struct crystal_rank_waits *waits)
 {
     for (uint32_t i = 0; i < w->count; i++)
-        if (!w->ranks[i].has_ended && (w->ranks[i].idle_looks < LOOKS_IDLE ||
-                                       !is_waiting(w, records, count, &w->ranks[i])))
+        if (!w->ranks[i].has_ended &&
+            (w->ranks[i].idle_looks < LOOKS_IDLE || !is_waiting(waits, &w->ranks[i])))
             return 0;
     return 1;
 }
@@ -392,12 +261,12 @@ static int do_all_wait(struct crystal_rank_watch *w,
  * these answer at once, who waits for it is certain only when nobody does anything
  * else. */
 static int judge_ended(struct crystal_rank_watch *w, const struct watched *rank,
-                       const struct wait *wait,
-                       const struct crystal_roll_record *records, uint32_t count,
+                       const struct crystal_rank_wait *wait,
+                       const struct crystal_rank_waits *waits,
                        struct crystal_error *err)
 {
     if (crystal_board_header(w->board)->mode == CRYSTAL_BOARD_IMMEDIATE &&
-        !do_all_wait(w, records, count))
+        !do_all_wait(w, waits))
         return 0;
     return crystal_error_set(
         err, ECANCELED, "rank %u has ended while rank %u still communicates with it",
@@ -407,15 +276,15 @@ static int judge_ended(struct crystal_rank_watch *w, const struct watched *rank,
 /* Does one that waits for nobody keep others waiting? Then those that wait for each
  * other wait for it: it is told itself, later than they would be, or only slow. */
 static int has_holder(struct crystal_rank_watch *w,
-                      const struct crystal_roll_record *records, uint32_t count)
+                      const struct crystal_rank_waits *waits)
 {
-    struct wait wait;
+    struct crystal_rank_wait wait;
 
     for (uint32_t i = 0; i < w->count; i++) {
         const struct watched *rank = &w->ranks[i];
 
-        if (rank->pid && !rank->has_ended && !is_waiting(w, records, count, rank) &&
-            find_wait(w, records, count, rank->lrank, &wait))
+        if (rank->pid && !rank->has_ended && !is_waiting(waits, rank) &&
+            crystal_rank_waits_find(waits, rank->lrank, &wait))
             return 1;
     }
     return 0;
@@ -423,24 +292,22 @@ static int has_holder(struct crystal_rank_watch *w,
 
 /* Does this rank keep others waiting? */
 static int look_whom(struct crystal_rank_watch *w, struct watched *rank,
-                     int is_itself_waiting, const struct crystal_roll_record *records,
-                     uint32_t count, char *notice, size_t notice_bytes,
-                     struct crystal_error *err)
+                     int is_itself_waiting, const struct crystal_rank_waits *waits,
+                     char *notice, size_t notice_bytes, struct crystal_error *err)
 {
     struct crystal_process_look process;
-    struct wait wait;
+    struct crystal_rank_wait wait;
 
-    if (!find_wait(w, records, count, rank->lrank, &wait))
+    if (!crystal_rank_waits_find(waits, rank->lrank, &wait))
         return 0;
     if (rank->has_ended)
-        return judge_ended(w, rank, &wait, records, count, err);
+        return judge_ended(w, rank, &wait, waits, err);
     if (!rank->has_joined) {
         look_for(w, rank, &process);
         if (process.state)
             count_look(rank, &process);
     }
-    return rank->idle_looks < LOOKS_IDLE ||
-                   (is_itself_waiting && has_holder(w, records, count))
+    return rank->idle_looks < LOOKS_IDLE || (is_itself_waiting && has_holder(w, waits))
                ? 0
                : judge(w, rank, &wait, is_itself_waiting, notice, notice_bytes, err);
 }
@@ -449,16 +316,15 @@ int crystal_rank_watch_look(struct crystal_rank_watch *w, char *notice,
                             size_t notice_bytes, struct crystal_error *err)
 {
     uint64_t now_ns = crystal_now_ns();
-    const struct crystal_roll_record *records;
-    uint32_t count;
-    int result = 0;
+    struct crystal_rank_waits waits = {.roll = w->roll, .board = w->board};
+    int result;
 
-    records = crystal_roll_records(w->roll, &count);
-    result = check_claims(w, records, count, err);
+    waits.records = crystal_roll_records(w->roll, &waits.count);
+    result = check_claims(w, waits.records, waits.count, err);
     if (result || now_ns - w->looked_ns < LOOK_NS)
         return result;
     w->looked_ns = now_ns;
-    w->checked = count;
+    w->checked = waits.count;
     for (uint32_t i = 0; i < w->count; i++)
         look_at(&w->ranks[i]);
     /* who has ended first, who waits itself last; who computes costs no look */
@@ -468,10 +334,9 @@ int crystal_rank_watch_look(struct crystal_rank_watch *w, char *notice,
 
         if (rank->has_joined && !rank->has_ended && rank->idle_looks < LOOKS_IDLE)
             continue;
-        turn = rank->has_ended ? 0 : !is_waiting(w, records, count, rank) ? 1 : 2;
+        turn = rank->has_ended ? 0 : !is_waiting(&waits, rank) ? 1 : 2;
         if (turn == i / w->count)
-            result = look_whom(w, rank, turn == 2, records, count, notice, notice_bytes,
-                               err);
+            result = look_whom(w, rank, turn == 2, &waits, notice, notice_bytes, err);
     }
     return result;
 }
