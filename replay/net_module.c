@@ -1,8 +1,8 @@
-/* The process as the plugins see it: environment, board, wire, communicators.
+/* The process as the plugins see it: board, wire, communicators.
  *
  * CRYSTAL_BOARD names the board; without it the plugin is a plain TCP transport, paced
- * where CRYSTAL_WIRE = "BYTES_PER_S,LATENCY_NS" says so. CRYSTAL_LRANK is this
- * process's logical rank, CRYSTAL_RUN_DIR where its run record goes.
+ * where CRYSTAL_WIRE says so. CRYSTAL_LRANK is this process's logical rank,
+ * CRYSTAL_RUN_DIR where its run record goes.
  */
 #include "config.h"
 
@@ -10,6 +10,7 @@
 
 #include "replay/net_backend.h"
 #include "replay/net_copiers.h"
+#include "replay/net_environment.h"
 #include "replay/net_messages.h"
 #include "replay/net_payload.h"
 #include "replay/net_rings.h"
@@ -42,55 +43,12 @@ static struct {
     _Atomic(struct crystal_net_comm *) comms[CRYSTAL_NET_COMMS];
 } self = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
-/* A whole decimal number; *end behind it. */
-static int number_parse(const char *text, uint64_t *ret, const char **ret_end)
-{
-    char *end;
-
-    if (*text < '0' || *text > '9')
-        return -EINVAL;
-    errno = 0;
-    *ret = strtoull(text, &end, 10);
-    *ret_end = end;
-    return errno ? -ERANGE : 0;
-}
-
-static int lrank_read(uint32_t *ret, struct crystal_error *err)
-{
-    const char *text = getenv(CRYSTAL_ENV_LRANK), *end;
-    uint64_t value;
-
-    *ret = UINT32_MAX;
-    if (!text || !*text)
-        return 0;
-    if (number_parse(text, &value, &end) || *end || value >= UINT32_MAX)
-        return crystal_error_set(err, EINVAL, CRYSTAL_ENV_LRANK ": '%s' is not a rank",
-                                 text);
-    *ret = (uint32_t)value;
-    return 0;
-}
-
-static int wire_read(struct crystal_wire *wire, struct crystal_error *err)
-{
-    const char *text = getenv(CRYSTAL_ENV_WIRE), *end;
-
-    memset(wire, 0, sizeof *wire);
-    if (!text || !*text)
-        return 0;
-    if (number_parse(text, &wire->bytes_per_s, &end) || *end != ',' ||
-        number_parse(end + 1, &wire->latency_ns, &end) || *end ||
-        wire->latency_ns > 3600000000000U)
-        return crystal_error_set(
-            err, EINVAL, CRYSTAL_ENV_WIRE ": '%s' is not BYTES_PER_S,LATENCY_NS", text);
-    return 0;
-}
-
 static int board_read(struct crystal_net_module *m, struct crystal_error *err)
 {
     const char *path = getenv(CRYSTAL_ENV_BOARD);
 
     if (!path || !*path)
-        return wire_read(&m->wire, err);
+        return crystal_net_read_wire(&m->wire, err);
     m->board = crystal_board_open(path, err);
     if (!m->board)
         return -err->code;
@@ -120,80 +78,15 @@ static int board_read(struct crystal_net_module *m, struct crystal_error *err)
     return 0;
 }
 
-/* Whether an environment variable has this value; neither it nor unset: -EINVAL. */
-static int choice_read(const char *name, const char *choice, const char *other,
-                       int *ret, struct crystal_error *err)
-{
-    const char *text = getenv(name);
-
-    *ret = text && strcmp(text, choice) == 0;
-    if (*ret || !text || !*text || strcmp(text, other) == 0)
-        return 0;
-    return crystal_error_set(err, EINVAL, "%s: '%s' is neither %s nor %s", name, text,
-                             choice, other);
-}
-
-static int nics_read(unsigned *ret, struct crystal_error *err)
-{
-    const char *text = getenv(CRYSTAL_ENV_NICS);
-    unsigned long count;
-    char *end;
-
-    *ret = 1;
-    if (!text || !*text)
-        return 0;
-    count = strtoul(text, &end, 10);
-    if (*end || !count || count > CRYSTAL_NICS_MAX)
-        return crystal_error_set(err, EINVAL,
-                                 CRYSTAL_ENV_NICS ": '%s' is no number from 1 to %d",
-                                 text, CRYSTAL_NICS_MAX);
-    *ret = (unsigned)count;
-    return 0;
-}
-
 static int copiers_init(struct crystal_net_module *m, struct crystal_error *err)
 {
-    const char *text = getenv(CRYSTAL_ENV_COPIERS), *end;
-    uint64_t count = crystal_copiers_count();
+    unsigned count;
 
-    if (text && *text &&
-        (number_parse(text, &count, &end) || *end || count > CRYSTAL_COPIERS_MOST))
-        return crystal_error_set(err, EINVAL,
-                                 CRYSTAL_ENV_COPIERS
-                                 ": '%s' is not a number of threads, 0 to %u",
-                                 text, CRYSTAL_COPIERS_MOST);
-    m->copiers = count ? crystal_copiers_create((unsigned)count) : NULL;
+    if (crystal_net_read_copiers(&count, err))
+        return -err->code;
+    m->copiers = count ? crystal_copiers_create(count) : NULL;
     if (count && !m->copiers)
         return crystal_error_set(err, ENOMEM, "out of memory for the net plugin");
-    return 0;
-}
-
-/* Where the NICs are in sysfs. */
-static int pci_read(char *paths[CRYSTAL_NICS_MAX], unsigned count,
-                    struct crystal_error *err)
-{
-    const char *text = getenv(CRYSTAL_ENV_NIC_PCI);
-    char link[64];
-
-    if (!text || !*text)
-        return 0;
-    if (crystal_target_pci_count(text) != (int)count)
-        return crystal_error_set(err, EINVAL,
-                                 CRYSTAL_ENV_NIC_PCI ": '%s' are no PCI addresses of "
-                                                     "%u NICs",
-                                 text, count);
-    for (unsigned i = 0; i < count; i++) {
-        int length = (int)strcspn(text, ",");
-
-        (void)snprintf(link, sizeof link, "/sys/bus/pci/devices/%.*s", length, text);
-        paths[i] = realpath(link, NULL);
-        if (!paths[i])
-            return crystal_error_set(err, ENODEV,
-                                     CRYSTAL_ENV_NIC_PCI ": no PCI device %.*s here "
-                                                         "(nic.pci in crystal.yaml)",
-                                     length, text);
-        text += length + 1;
-    }
     return 0;
 }
 
@@ -214,16 +107,20 @@ static int module_init(struct crystal_net_module *m, struct crystal_error *err)
     const char *messages = getenv(CRYSTAL_ENV_MESSAGES);
     const char *backend = getenv(CRYSTAL_ENV_NET_BACKEND);
 
-    if (lrank_read(&m->lrank, err) || board_read(m, err) || assistant_find(m, err))
+    if (crystal_net_read_lrank(&m->lrank, err) || board_read(m, err) ||
+        assistant_find(m, err))
         return -err->code;
-    if (choice_read(CRYSTAL_ENV_VALUES, "off", "on", &m->is_valueless, err) ||
-        choice_read(CRYSTAL_ENV_BUFFERS, "gpu", "host", &m->has_device, err) ||
-        choice_read(CRYSTAL_ENV_REPEAT, "last", "same", &m->repeats_last, err) ||
-        choice_read(CRYSTAL_ENV_SHARE, "1", "0", &m->is_sharing, err))
+    if (crystal_net_read_choice(CRYSTAL_ENV_VALUES, "off", "on", &m->is_valueless,
+                                err) ||
+        crystal_net_read_choice(CRYSTAL_ENV_BUFFERS, "gpu", "host", &m->has_device,
+                                err) ||
+        crystal_net_read_choice(CRYSTAL_ENV_REPEAT, "last", "same", &m->repeats_last,
+                                err) ||
+        crystal_net_read_choice(CRYSTAL_ENV_SHARE, "1", "0", &m->is_sharing, err))
         return -err->code;
-    if (nics_read(&m->nic_count, err))
+    if (crystal_net_read_nics(&m->nic_count, err))
         return -err->code;
-    if (pci_read(m->nic_paths, m->nic_count, err))
+    if (crystal_net_read_pci(m->nic_paths, m->nic_count, err))
         return -err->code;
     if (backend && *backend && !(m->backend = crystal_backend_open(backend, err)))
         return -err->code;
