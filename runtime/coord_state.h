@@ -105,8 +105,20 @@ struct crystal_coord {
 /* coord.c: ends the stage with a sentence, once; everybody is told. */
 void crystal_coord_fail(struct crystal_coord *coord, const char *sentence);
 void crystal_coord_tell_stop(struct client *c, const char *text);
-/* The client of a rank of the stage; NULL where there is none. */
+/* A client asks for the end of the job: once agents have left, or time is up. */
+void crystal_coord_finish(struct client *c, uint32_t request);
+/* Where that was asked for and the last agent has left: now. */
+void crystal_coord_finish_soon(struct crystal_coord *coord);
+
+/* coord_clients.c: the client of a rank of the stage; NULL where there is none. */
 struct client *crystal_coord_rank(const struct crystal_coord *coord, uint32_t lrank);
+int crystal_coord_has_agents(const struct crystal_coord *coord);
+/* The client's last message. */
+void crystal_coord_answer_error(struct client *c, const char *sentence);
+/* Somebody connects; context: the coordinator. */
+void crystal_coord_on_listener(void *context, uint32_t events);
+/* To the user, through the agents; the exchange's hook, too. */
+void crystal_coord_notice(void *context, const char *text);
 
 /* coord_stage.c: begins a stage, ends whatever runs. beginner: the agent whose
  * connection goes on; slice as in struct crystal_msg_begin, has_slice says whether
@@ -134,8 +146,7 @@ void crystal_coord_watch_end(struct crystal_coord *coord);
 /* Ends the stage with a sentence about its ranks, and writes what each does. */
 void crystal_coord_diagnose(struct crystal_coord *coord,
                             const struct crystal_error *err);
-/* Hooks of the exchange. notice: to the user, through the agents. */
-void crystal_coord_notice(void *context, const char *text);
+/* A hook of the exchange. */
 int crystal_coord_site(void *context, uint32_t lrank, uint64_t address, char *text,
                        size_t text_bytes);
 
