@@ -7,9 +7,7 @@
 
 static bool is_parted(const struct crystal_call *call)
 {
-    return call->kind == CRYSTAL_OP_COLL &&
-           (call->func == CRYSTAL_FUNC_ALLTOALL || call->func == CRYSTAL_FUNC_GATHER ||
-            call->func == CRYSTAL_FUNC_SCATTER);
+    return call->kind == CRYSTAL_OP_COLL && crystal_func_is_parted(call->func);
 }
 
 /* Fills nranks and crank, of those that have a communicator. */

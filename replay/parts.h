@@ -24,6 +24,13 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+/* Whether NCCL makes a collective of sends and receives. */
+static inline bool crystal_func_is_parted(uint8_t func)
+{
+    return func == CRYSTAL_FUNC_ALLTOALL || func == CRYSTAL_FUNC_GATHER ||
+           func == CRYSTAL_FUNC_SCATTER;
+}
+
 /* A call, as far as its records depend on it. */
 struct crystal_call {
     uint8_t kind; /* COLL, SEND or RECV; another one is no call */

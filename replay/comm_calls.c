@@ -1,0 +1,146 @@
+/* See comm_calls.h. */
+#include "config.h"
+
+#include "replay/comm_calls.h"
+
+#include "replay/parts.h"
+
+#include <errno.h>
+#include <stdlib.h>
+
+struct crystal_comm_calls {
+    uint32_t crank;
+    uint64_t before, each;            /* calls before the iterations, and in one */
+    struct crystal_comm_call calls[]; /* [before + each] */
+};
+
+static bool is_call(const struct crystal_op *op)
+{
+    return op->kind == CRYSTAL_OP_COLL || op->kind == CRYSTAL_OP_SEND ||
+           op->kind == CRYSTAL_OP_RECV;
+}
+
+/* Adds the calls on comm among some records. Returns how many; calls may be NULL. */
+static uint64_t take(const struct crystal_graph *g, uint32_t comm, uint32_t lrank,
+                     const struct crystal_op *ops, uint64_t count,
+                     struct crystal_comm_call *calls)
+{
+    uint64_t taken = 0;
+
+    for (uint64_t i = 0; i < count; i++) {
+        const struct crystal_op *op = &ops[i];
+
+        if (!is_call(op) || crystal_graph_comm_of(g, lrank, op->comm) != comm)
+            continue;
+        if (calls)
+            calls[taken] = (struct crystal_comm_call){
+                .func = op->kind == CRYSTAL_OP_COLL   ? op->func
+                        : op->kind == CRYSTAL_OP_SEND ? CRYSTAL_FUNC_SEND
+                                                      : CRYSTAL_FUNC_RECV,
+                .dtype = op->dtype,
+                .is_empty = !op->value,
+                .peer = op->kind == CRYSTAL_OP_COLL
+                            ? op->peer
+                            : crystal_graph_peer_of(g, lrank, op->comm, op->peer)};
+        taken++;
+    }
+    return taken;
+}
+
+struct crystal_comm_calls *crystal_comm_calls_create(const struct crystal_graph *g,
+                                                     uint32_t comm, uint32_t lrank,
+                                                     struct crystal_error *err)
+{
+    uint32_t rep = crystal_graph_rep_of(g, lrank), mark_count;
+    const uint64_t *marks = crystal_graph_marks(g, rep, &mark_count);
+    uint64_t count, begin, end, first, before, each;
+    const struct crystal_op *ops = crystal_graph_ops(g, rep, &count);
+    struct crystal_comm_calls *calls;
+
+    first = mark_count > 1 ? marks[0] : count;
+    begin = mark_count > 1 ? marks[mark_count - 2] : count;
+    end = mark_count > 1 ? marks[mark_count - 1] : count;
+    before = take(g, comm, lrank, ops, first, NULL);
+    each = take(g, comm, lrank, ops + begin, end - begin, NULL);
+    calls = malloc(sizeof *calls + (before + each) * sizeof calls->calls[0]);
+    if (!calls) {
+        (void)crystal_error_set(err, ENOMEM, "rank %u: out of memory", lrank);
+        return NULL;
+    }
+    calls->crank = crystal_graph_crank_of(g, comm, lrank);
+    calls->before = take(g, comm, lrank, ops, first, calls->calls);
+    calls->each = take(g, comm, lrank, ops + begin, end - begin, calls->calls + before);
+    return calls;
+}
+
+void crystal_comm_calls_destroy(struct crystal_comm_calls *calls)
+{
+    free(calls);
+}
+
+static bool is_message(const struct crystal_comm_call *call)
+{
+    return call->func == CRYSTAL_FUNC_SEND || call->func == CRYSTAL_FUNC_RECV;
+}
+
+/* Whether the call, of crank, makes the library send to the peer, or receive from it.
+ */
+static bool is_between(const struct crystal_comm_call *call, uint32_t crank,
+                       uint32_t peer, bool is_send)
+{
+    switch (call->func) {
+    case CRYSTAL_FUNC_SEND:
+        return is_send && call->peer == peer;
+    case CRYSTAL_FUNC_RECV:
+        return !is_send && call->peer == peer;
+    case CRYSTAL_FUNC_ALLTOALL:
+        return !call->is_empty;
+    case CRYSTAL_FUNC_GATHER:
+        return !call->is_empty && call->peer == (is_send ? peer : crank);
+    case CRYSTAL_FUNC_SCATTER:
+        return !call->is_empty && call->peer == (is_send ? crank : peer);
+    default:
+        return false;
+    }
+}
+
+static bool is_wanted(const struct crystal_comm_call *call, uint32_t crank,
+                      const struct crystal_calls_walk *walk)
+{
+    if (walk->what != CRYSTAL_CALLS_COLLECTIVES)
+        return is_between(call, crank, walk->peer, walk->what == CRYSTAL_CALLS_SENDS);
+    return !is_message(call) && !crystal_func_is_parted(call->func) && !call->is_empty;
+}
+
+bool crystal_comm_calls_next(const struct crystal_comm_calls *calls,
+                             struct crystal_calls_walk *walk,
+                             struct crystal_calls_found *ret)
+{
+    struct crystal_calls_walk at = *walk;
+    uint64_t last = at.next < calls->before ? calls->before : at.next;
+
+    for (last += calls->each; at.next < last; at.next++) {
+        const struct crystal_comm_call *call =
+            &calls
+                 ->calls[at.next < calls->before
+                             ? at.next
+                             : calls->before + (at.next - calls->before) % calls->each];
+        bool is_found = is_wanted(call, calls->crank, &at);
+
+        if (is_found)
+            *ret = (struct crystal_calls_found){
+                .call = call,
+                .seq = is_message(call) ? at.messages : at.collectives,
+                .is_timed = at.next >= calls->before};
+        if (!is_message(call))
+            at.collectives++;
+        else if (is_found)
+            at.messages++;
+        if (is_found) {
+            at.next++;
+            *walk = at;
+            return true;
+        }
+    }
+    return false;
+}
