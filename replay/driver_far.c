@@ -181,8 +181,9 @@ static void note(struct dr_comm *dc, const struct crystal_far_arrival *a)
     while (i < dc->far_count && dc->far[i] != a->from)
         i++;
     if (i == dc->far_count)
-        return; /* no member that runs there */
-    dc->told[a->seq % CRYSTAL_BOARD_SLOTS] = *a;
+        return;  /* no member that runs there */
+    if (a->func) /* there is something to compare */
+        dc->told[a->seq % CRYSTAL_BOARD_SLOTS] = *a;
     if (dc->far_next[i] <= a->seq)
         dc->far_next[i] = a->seq + 1;
 }

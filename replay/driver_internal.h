@@ -4,6 +4,7 @@
 #ifndef CRYSTAL_DRIVER_INTERNAL_H
 #define CRYSTAL_DRIVER_INTERNAL_H
 
+#include "replay/comm_calls.h"
 #include "replay/driver.h"
 #include "replay/driver_far.h"
 #include "replay/node_links.h"
@@ -22,6 +23,7 @@ struct dr_known {
     bool is_p2p;
     uint32_t from, to; /* p2p */
     uint64_t seq;
+    uint64_t asked;       /* messages that have used it, of a collective made of them */
     uint64_t arrive_ns[]; /* by crank; p2p: the virtual side's */
 };
 
@@ -30,18 +32,33 @@ enum dr_stage { DR_CLOSED, DR_OPEN, DR_TOLD, DR_FREED };
 /* One direction between a sandbox rank and a virtual one. */
 struct dr_pair {
     bool is_seen;
-    bool is_timed;        /* the virtual rank does such operations in its iterations */
-    uint64_t before;      /* operations before the iterations */
-    uint64_t first, next; /* oldest that is not freed; not open yet */
+    struct crystal_calls_walk walk; /* through the virtual rank's calls */
+    uint64_t first, next;           /* oldest that is not freed; not open yet */
     uint8_t stage[CRYSTAL_BOARD_SLOTS];
+    struct crystal_calls_found found[CRYSTAL_BOARD_SLOTS]; /* what they are */
     bool is_fed[CRYSTAL_BOARD_SLOTS];
+};
+
+/* A sandbox rank has come to a collective that is made of messages. */
+struct dr_part {
+    struct dr_part *next;
+    uint32_t crank;
+    bool is_looked_for; /* once more: another message of it may be earlier */
+    uint64_t seq;
+    uint64_t arrive_ns; /* the earliest of its messages that were seen */
 };
 
 /* One communicator of the board. */
 struct dr_comm {
-    struct crystal_board_comm *entry; /* NULL: not looked at yet */
-    bool is_timed; /* its collectives belong to its virtual members' iterations */
-    uint64_t before, each; /* collectives before the iterations and in one */
+    struct crystal_board_comm *entry;  /* NULL: not looked at yet */
+    struct crystal_comm_calls **calls; /* [nranks]: of virtual members, made when asked
+                                          for; owned */
+    uint32_t first_crank;           /* the virtual member whose iterations begin first;
+                                       UINT32_MAX: the graph has none */
+    struct crystal_calls_walk walk; /* through its calls */
+    struct crystal_calls_found found[CRYSTAL_BOARD_SLOTS]; /* what collectives are */
+    struct dr_part *parts; /* that the timeline is not told yet; owned */
+    uint64_t *parts_told;  /* [nranks]: it was told all before this; owned */
     uint64_t first, next;  /* as in a pair */
     uint32_t *real;        /* cranks of members that run on this node; owned */
     uint32_t real_count;
@@ -55,8 +72,6 @@ struct dr_comm {
     uint8_t stage[CRYSTAL_BOARD_SLOTS];
     uint8_t *is_fed;       /* [SLOTS][real_count]; owned */
     struct dr_pair *pairs; /* [pair_capacity]; owned; made when one comes */
-    const struct crystal_program *program; /* of a virtual member; may be NULL */
-    uint32_t local;                        /* this communicator in that program */
 };
 
 /* A message of another node. */
@@ -102,9 +117,36 @@ struct crystal_driver {
     _Atomic int stop; /* set by destroy */
 };
 
+#define DR_LONG_AGO 1U /* as an arrival on the board */
+
 /* driver_board.c: one look at the board; returns whether anything was new. */
 bool dr_board_look(struct crystal_driver *d, uint64_t now_ns);
 void dr_board_fini(struct crystal_driver *d);
+/* Tells the timeline, here and elsewhere, that a rank of this node has come to a
+ * collective. func and what follows it are compared elsewhere unless func is 0. */
+int dr_coll_arrive(struct crystal_driver *d, const struct dr_comm *dc,
+                   struct crystal_far_arrival *arrival, uint64_t arrive_ns);
+/* The calls of a virtual member; NULL where the graph does not have the communicator.
+ */
+const struct crystal_comm_calls *dr_calls(struct crystal_driver *d, struct dr_comm *dc,
+                                          uint32_t crank);
+
+/* driver_pairs.c: the same as dr_board_look of a communicator's messages. */
+bool dr_pairs_look(struct crystal_driver *d, struct dr_comm *dc, uint64_t now_ns);
+void dr_pairs_fini(struct dr_comm *dc);
+
+/* driver_known.c. Takes what is known of one operation; NULL: nothing yet; caller
+ * frees. */
+struct dr_known *dr_known_take(struct crystal_driver *d, uint32_t comm, bool is_p2p,
+                               uint32_t from, uint32_t to, uint64_t seq);
+/* The same of a collective for one of its messages; borrowed until dr_known_asked,
+ * which says how many ask in all. */
+const struct dr_known *dr_known_ask(struct crystal_driver *d, uint32_t comm,
+                                    uint64_t seq);
+void dr_known_asked(struct crystal_driver *d, uint32_t comm, uint64_t seq,
+                    uint64_t count);
+void dr_known_fini(struct crystal_driver *d);
+void dr_no_memory(struct crystal_driver *d);
 /* Callbacks of the timeline. */
 void dr_board_on_coll(void *context, uint32_t comm, uint64_t seq,
                       const uint64_t *arrive);
