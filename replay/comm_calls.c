@@ -138,6 +138,7 @@ bool crystal_comm_calls_next(const struct crystal_comm_calls *calls,
             at.messages++;
         if (is_found) {
             at.next++;
+            at.found++;
             *walk = at;
             return true;
         }

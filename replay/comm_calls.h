@@ -40,6 +40,7 @@ enum crystal_calls_what {
 struct crystal_calls_walk {
     enum crystal_calls_what what;
     uint32_t peer;
+    uint64_t found;       /* so many of what it looks for */
     uint64_t next;        /* call, counted for ever */
     uint64_t collectives; /* before it, of all kinds */
     uint64_t messages;    /* before it, with the peer, that are calls of their own */

@@ -78,7 +78,7 @@ int crystal_ops_init(struct crystal_ops *ops, uint32_t nranks)
     ops->calls = calloc(ops->call_count, sizeof *ops->calls);
     ops->operations = calloc(ops->operation_count, sizeof *ops->operations);
     ops->proxies = calloc(ops->proxy_count, sizeof *ops->proxies);
-    ops->peer_seq = calloc(4 * (size_t)nranks, sizeof *ops->peer_seq);
+    ops->peer_seq = calloc(2 * (size_t)nranks, sizeof *ops->peer_seq);
     if (!ops->calls || !ops->operations || !ops->proxies || !ops->peer_seq) {
         crystal_ops_fini(ops);
         return -ENOMEM;
@@ -112,13 +112,6 @@ static int is_ring(uint32_t func)
     return func >= CRYSTAL_FUNC_BROADCAST && func <= CRYSTAL_FUNC_ALLREDUCE;
 }
 
-/* What the graph counts as a collective of a communicator. */
-static int is_collective(uint32_t func)
-{
-    return is_ring(func) ||
-           (func >= CRYSTAL_FUNC_ALLTOALL && func < CRYSTAL_FUNC_COUNT);
-}
-
 crystal_event_handle crystal_ops_call(struct crystal_net_comm *comm, uint32_t func,
                                       uint32_t dtype, uint64_t count)
 {
@@ -138,8 +131,6 @@ crystal_event_handle crystal_ops_call(struct crystal_net_comm *comm, uint32_t fu
     call->api_ns = crystal_now_ns();
     if (is_ring(func))
         call->seq = atomic_fetch_add(&ops->coll_seq, 1);
-    if (is_collective(func))
-        call->graph_seq = atomic_fetch_add(&ops->graph_seq, 1);
     atomic_store(&ops->has_calls, 1);
     atomic_store(&call->generation, generation);
     return pack(comm, EVENT_CALL, place, generation);
@@ -217,7 +208,6 @@ static int operation_call(struct crystal_operation *op, crystal_event_handle han
     op->api_func = call.func;
     op->dtype = call.dtype;
     op->seq = call.seq;
-    op->graph_seq = call.graph_seq;
     op->count = call.count;
     return 1;
 }
@@ -249,8 +239,8 @@ crystal_event_handle crystal_ops_coll(struct crystal_net_comm *comm,
             return 0;
         }
         op->seq = atomic_fetch_add(&comm->ops.coll_seq, 1);
-        op->graph_seq = atomic_fetch_add(&comm->ops.graph_seq, 1);
     }
+    op->graph_seq = op->seq;
     op->elt_bytes = crystal_dtype_bytes(op->dtype);
     return operation_give(op);
 }
@@ -277,10 +267,7 @@ crystal_event_handle crystal_ops_p2p(struct crystal_net_comm *comm,
     op->dtype = (uint8_t)dtype;
     op->count = count; /* of this transfer; an all-to-all's call has another */
     op->elt_bytes = crystal_dtype_bytes(op->dtype);
-    op->seq = atomic_fetch_add(&comm->ops.peer_seq[at], 1);
-    if (op->api_func == CRYSTAL_FUNC_SEND || op->api_func == CRYSTAL_FUNC_RECV)
-        op->graph_seq =
-            atomic_fetch_add(&comm->ops.peer_seq[2 * comm->ops.nranks + at], 1);
+    op->seq = op->graph_seq = atomic_fetch_add(&comm->ops.peer_seq[at], 1);
     return operation_give(op);
 }
 

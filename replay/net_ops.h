@@ -48,7 +48,6 @@ struct crystal_api_call {
     uint64_t order;
     uint64_t api_ns;
     uint64_t seq; /* ring collectives */
-    uint64_t graph_seq;
 };
 
 /* One collective or point-to-point transfer. Filled before its handle is given out. */
@@ -61,7 +60,7 @@ struct crystal_operation {
     _Atomic uint32_t has_stopped;
     uint8_t is_p2p;
     uint8_t func;     /* enum crystal_func; SEND or RECV for p2p */
-    uint8_t api_func; /* p2p: the call it is a part of */
+    uint8_t api_func; /* p2p: the call it is a part of, as far as that is known */
     uint8_t dtype;
     uint8_t algo;  /* enum crystal_algo */
     uint8_t proto; /* enum crystal_proto */
@@ -71,9 +70,11 @@ struct crystal_operation {
     _Atomic uint64_t channels; /* p2p: a bit for each whose part has begun */
     uint64_t count;            /* as the API call has it */
     uint64_t elt_bytes;
-    uint64_t seq;       /* coll: of the communicator; p2p: of pair and direction */
-    uint64_t graph_seq; /* coll: among all that the graph counts as collectives;
-                            p2p: among the sends of that pair */
+    uint64_t seq; /* coll: of the communicator; p2p: of pair and direction */
+    uint64_t
+        graph_seq; /* of the call, as the graph counts: among collectives of all
+                      kinds, or among the sends of that pair; until has_call as seq */
+    _Atomic uint32_t has_call; /* graph_seq and api_func are what the graph says */
     uint64_t order;
     uint64_t api_ns;
     uint64_t start_ns;
@@ -122,12 +123,11 @@ struct crystal_ops {
     uint32_t call_count, operation_count, proxy_count; /* sizes of the pools */
     _Atomic uint32_t generation;                       /* the last one given */
     _Atomic uint64_t call_next, operation_next, proxy_next;
-    _Atomic uint64_t coll_seq, graph_seq;
+    _Atomic uint64_t coll_seq;
     _Atomic uint32_t has_calls;    /* the caller sends API events */
     _Atomic uint64_t p2p_channels; /* a bit for each that had a part of a transfer */
     uint32_t nranks;
-    _Atomic uint64_t *peer_seq; /* sends per peer, receives per peer; and the same
-                                   of those that are API calls of their own */
+    _Atomic uint64_t *peer_seq; /* sends per peer, receives per peer */
     _Atomic uint64_t lost;      /* events without a place or with a dead parent */
 };
 

@@ -102,6 +102,29 @@ static void repeat_tell(struct crystal_operation *op, bool differs)
                     comm_name(op), (unsigned long long)op->graph_seq);
 }
 
+/* What call the operation is or belongs to, where the graph says it. */
+static int call_find(struct crystal_operation *op, struct crystal_error *err)
+{
+    enum crystal_calls_what what = !op->is_p2p ? CRYSTAL_CALLS_COLLECTIVES
+                                   : op->func == CRYSTAL_FUNC_SEND
+                                       ? CRYSTAL_CALLS_SENDS
+                                       : CRYSTAL_CALLS_RECEIVES;
+    struct crystal_calls_found found;
+    int code;
+
+    if (!op->comm->records || atomic_load(&op->has_call))
+        return 0;
+    code = crystal_records_call(op->comm->records, what, op->peer, op->seq, &found);
+    if (code < 0)
+        return crystal_error_set(err, ENOMEM, "out of memory for recorded payload");
+    if (code) {
+        op->graph_seq = found.seq;
+        op->api_func = op->is_p2p ? found.call->func : op->func;
+    }
+    atomic_store(&op->has_call, 1);
+    return 0;
+}
+
 int crystal_payload_is_valued(const struct crystal_operation *op)
 {
     return !op->comm->module->is_valueless || !crystal_dtype_is_float(op->dtype);
@@ -110,10 +133,13 @@ int crystal_payload_is_valued(const struct crystal_operation *op)
 int crystal_payload_plan(struct crystal_operation *op, struct crystal_payload_plan *ret,
                          struct crystal_error *err)
 {
-    struct crystal_payload_plan plan = {
-        .dtype = op->dtype, .redop = ncclSum, .at.asked = op->graph_seq};
+    struct crystal_payload_plan plan = {.dtype = op->dtype, .redop = ncclSum};
     const struct crystal_op *record = NULL;
+    int code = call_find(op, err);
 
+    if (code)
+        return code;
+    plan.at.asked = op->graph_seq;
     if (op->comm->records)
         record = crystal_records_coll(op->comm->records, op->graph_seq, &plan.at);
     if (record) {
@@ -349,12 +375,14 @@ static int p2p_first(struct crystal_operation *op, uint64_t offset, uint64_t byt
 int crystal_payload_p2p(struct crystal_operation *op, uint64_t offset, uint64_t bytes,
                         const void **ret, struct crystal_error *err)
 {
-    struct crystal_record_at at = {.asked = op->graph_seq};
+    struct crystal_record_at at = {0};
     uint64_t have = 0;
-    int code = -ERANGE;
+    int code = bytes ? call_find(op, err) : 0;
 
-    if (!bytes) /* an all-to-all's empty share: nothing was kept of it */
-        return 0;
+    if (code || !bytes) /* an all-to-all's empty share: nothing was kept of it */
+        return code;
+    code = -ERANGE;
+    at.asked = op->graph_seq;
     if (op->comm->records) {
         if (p2p_at(op, &at, &offset))
             return crystal_error_set(err, ENOMEM, "out of memory for recorded payload");

@@ -36,8 +36,11 @@ struct crystal_records {
     const struct crystal_op **ops; /* own records of the collectives; owned */
     pthread_mutex_t lock;          /* the rest */
     struct shape shapes[SHAPES];
-    uint32_t shape_next; /* to be overwritten */
-    struct row *senders; /* by crank; NULL until asked for; owned */
+    uint32_t shape_next;              /* to be overwritten */
+    struct row *senders;              /* by crank; NULL until asked for; owned */
+    struct crystal_comm_calls *calls; /* of this rank; the same */
+    struct crystal_calls_walk
+        *walks; /* [1 + 2 * nranks]: collectives, sends, receives */
 };
 
 /* Walks a representative's list: rows of operations that `counts` says yes to. */
@@ -124,7 +127,38 @@ void crystal_records_destroy(struct crystal_records *r)
     (void)pthread_mutex_destroy(&r->lock);
     free((void *)r->ops);
     free(r->senders);
+    crystal_comm_calls_destroy(r->calls);
+    free(r->walks);
     free(r);
+}
+
+static int calls_make(struct crystal_records *r)
+{
+    if (!r->calls)
+        r->calls = crystal_comm_calls_create(r->graph, r->comm, r->lrank, NULL);
+    if (!r->walks)
+        r->walks = calloc(1 + 2 * (size_t)r->nranks, sizeof *r->walks);
+    return r->calls && r->walks ? 0 : -ENOMEM;
+}
+
+int crystal_records_call(struct crystal_records *r, enum crystal_calls_what what,
+                         uint32_t peer, uint64_t nth, struct crystal_calls_found *ret)
+{
+    uint64_t at = what == CRYSTAL_CALLS_COLLECTIVES ? 0
+                  : what == CRYSTAL_CALLS_SENDS     ? 1 + (uint64_t)peer
+                                                    : 1 + (uint64_t)r->nranks + peer;
+    struct crystal_calls_walk *walk;
+    int code;
+
+    (void)pthread_mutex_lock(&r->lock);
+    code = calls_make(r);
+    walk = code ? NULL : &r->walks[at];
+    if (walk && (!walk->next || walk->found > nth))
+        *walk = (struct crystal_calls_walk){.what = what, .peer = peer};
+    while (!code && walk->found <= nth)
+        code = !crystal_comm_calls_next(r->calls, walk, ret);
+    (void)pthread_mutex_unlock(&r->lock);
+    return code < 0 ? code : !code;
 }
 
 static void at_set(const struct crystal_records *r, const struct row *row,

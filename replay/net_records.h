@@ -9,6 +9,7 @@
 #ifndef CRYSTAL_NET_RECORDS_H
 #define CRYSTAL_NET_RECORDS_H
 
+#include "replay/comm_calls.h"
 #include "runtime/error.h"
 #include "runtime/graph.h"
 
@@ -32,6 +33,12 @@ struct crystal_record_at {
     uint32_t pair;   /* transfers: their sender; UINT32_MAX: a collective */
     int is_repeated; /* seq is not asked */
 };
+
+/* What this rank calls when the library starts its nth collective that is not made of
+ * messages, or its nth message to or from peer, from 0 (what). 1: ret is set; 0: that
+ * is in no recording; -ENOMEM. */
+int crystal_records_call(struct crystal_records *r, enum crystal_calls_what what,
+                         uint32_t peer, uint64_t nth, struct crystal_calls_found *ret);
 
 /* This rank's own record of collective `seq`, or of the one that it repeats. NULL where
  * there is none; ret is filled in any case. */
