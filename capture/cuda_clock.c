@@ -92,14 +92,16 @@ static int make_events(void)
     return code;
 }
 
-/* The mark in spare[0] becomes the newer one. */
-static void take(void)
+/* The mark in spare[0] becomes the newer one, pace that of the clock: both at once, as
+ * who asks for a time takes both. */
+static void take(double pace)
 {
     const struct mark gone = the_clock.older;
 
     (void)pthread_mutex_lock(&the_clock.lock); /* a plain mutex */
     the_clock.older = the_clock.newer;
     the_clock.newer = the_clock.spare[0];
+    the_clock.pace = pace;
     (void)pthread_mutex_unlock(&the_clock.lock);
     the_clock.spare[0] = gone;
 }
@@ -115,18 +117,18 @@ int cuda_clock_open(void)
         code = make_well(FIRST_PATIENCE_NS);
     if (!code) {
         improve(FIRST_TRIES, WIDE_NS);
-        take();
+        take(1);
     }
     return code;
 }
 
-/* Of the last two marks. */
-static double pace(void)
+/* From the newer mark to the one in spare[0]. Only who renews writes either. */
+static double find_pace(void)
 {
+    const struct mark *from = &the_clock.newer, *to = &the_clock.spare[0];
     float ms = 0;
-    int code = cuda_api_get()->cudaEventElapsedTime(&ms, the_clock.older.event,
-                                                    the_clock.newer.event);
-    double host_ns = (double)(the_clock.newer.host_ns - the_clock.older.host_ns);
+    int code = cuda_api_get()->cudaEventElapsedTime(&ms, from->event, to->event);
+    double host_ns = (double)(to->host_ns - from->host_ns);
     double ratio = !code && ms > 0 ? host_ns / ((double)ms * 1e6) : 1;
 
     return ratio > 1 - PACE_MOST && ratio < 1 + PACE_MOST ? ratio : 1;
@@ -134,16 +136,9 @@ static double pace(void)
 
 void cuda_clock_renew(void)
 {
-    double found;
-
-    if (crystal_now_ns() - the_clock.newer.host_ns < RENEW_NS ||
-        make_well(PATIENCE_NS) || the_clock.spare[0].width_ns > WIDE_NS)
-        return;
-    take();
-    found = pace();
-    (void)pthread_mutex_lock(&the_clock.lock);
-    the_clock.pace = found;
-    (void)pthread_mutex_unlock(&the_clock.lock);
+    if (crystal_now_ns() - the_clock.newer.host_ns >= RENEW_NS &&
+        !make_well(PATIENCE_NS) && the_clock.spare[0].width_ns <= WIDE_NS)
+        take(find_pace());
 }
 
 int cuda_clock_time(cuda_event_handle event, uint64_t *ret_ns)
