@@ -3,6 +3,7 @@
 
 #include "spank/ask.h"
 
+#include "spank/cluster.h"
 #include "spank/process.h"
 
 #include <dlfcn.h>
@@ -14,8 +15,6 @@
 #include <unistd.h>
 
 enum { EXIT_USAGE = 2 };
-/* How salloc tells its command, and srun its own children, where the job is. */
-#define CLUSTER_ENV "SLURM_WORKING_CLUSTER"
 
 void crystal_ask_slurm_path(const char *name, char *out, size_t out_bytes)
 {
@@ -28,42 +27,6 @@ void crystal_ask_slurm_path(const char *name, char *out, size_t out_bytes)
         snprintf(out, out_bytes, "%.*s/%s", (int)(slash - self), self, name);
     if (!slash || access(out, X_OK) < 0)
         snprintf(out, out_bytes, "%s", name);
-}
-
-/* NAME:ADDRESS:PORT:..., as this process was started with. */
-static char *working_cluster(void)
-{
-    static const char name[] = CLUSTER_ENV "=";
-    struct crystal_argv environment = {0};
-    char *value = NULL;
-
-    /* On a node of the job, in a batch script or a task, its cluster is the one that is
-     * configured; asking for that by name would need the accounting's database. */
-    if (!getenv("SLURMD_NODENAME") &&
-        crystal_argv_read(&environment, "/proc/self/environ") == 0)
-        for (int i = 0; i < environment.count && !value; i++)
-            if (strncmp(environment.v[i], name, sizeof name - 1) == 0)
-                value = strdup(environment.v[i] + sizeof name - 1);
-    crystal_argv_fini(&environment);
-    return value;
-}
-
-char *crystal_ask_cluster(void)
-{
-    char *value = working_cluster();
-
-    if (value)
-        value[strcspn(value, ":")] = '\0';
-    return value;
-}
-
-void crystal_ask_cluster_again(void)
-{
-    char *value = working_cluster();
-
-    if (value)
-        (void)setenv(CLUSTER_ENV, value, 1); /* without, -M on the line counts */
-    free(value);
 }
 
 void crystal_ask_slurm_begin(const char *name, const char *cluster,
@@ -134,7 +97,7 @@ char *crystal_ask_scrystal_path(const char *given, struct crystal_error *err)
 char *crystal_ask_slurm(const char *name, const char *const *words)
 {
     struct crystal_argv argv = {0};
-    char path[PATH_MAX], *text = NULL, *cluster = crystal_ask_cluster();
+    char path[PATH_MAX], *text = NULL, *cluster = crystal_cluster_of_job();
     struct crystal_process_spec spec = {.path = path, .argv = &argv};
     int code;
 

@@ -18,12 +18,6 @@
 /* A program of this Slurm installation, beside the running one; into out. */
 void crystal_ask_slurm_path(const char *name, char *out, size_t out_bytes);
 
-/* The cluster of our job where salloc -M or srun -M has chosen another than the one
- * that is configured here, else NULL. Caller frees. */
-char *crystal_ask_cluster(void);
-/* Tells it to the sruns that this process starts or becomes: srun of Slurm 26.05 takes
- * it out of its environment, older ones put their own there while a step runs. */
-void crystal_ask_cluster_again(void);
 /* A Slurm command's name and the cluster (may be NULL), without which the number of a
  * job would be taken for one of the cluster here. */
 void crystal_ask_slurm_begin(const char *name, const char *cluster,

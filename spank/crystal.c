@@ -13,7 +13,7 @@
 
 #include "runtime/clock.h"
 #include "runtime/env.h"
-#include "spank/ask.h"
+#include "spank/cluster.h"
 #include "spank/exit_code.h"
 #include "spank/local.h"
 #include "spank/options.h"
@@ -130,7 +130,7 @@ static void take_pids(void)
     ctx.pids = crystal_steps_pids_parse(getenv(CRYSTAL_STEPS_ENV));
     if (salloc)
         ctx.pids.salloc = (int)strtol(salloc, NULL, 10);
-    ctx.cluster = crystal_ask_cluster();
+    ctx.cluster = crystal_cluster_of_job();
     (void)unsetenv(CRYSTAL_STEPS_ENV); /* both fail for a bad name only */
     (void)unsetenv(CRYSTAL_SALLOC_ENV);
     ctx.start_time = time(NULL);

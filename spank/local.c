@@ -12,6 +12,7 @@
 #include "spank/allocation.h"
 #include "spank/argv.h"
 #include "spank/ask.h"
+#include "spank/cluster.h"
 #include "spank/command.h"
 #include "spank/emulated.h"
 #include "spank/process.h"
@@ -177,6 +178,7 @@ static int rewrite_to_salloc(struct crystal_command *c)
 
 int crystal_local_srun(const struct crystal_local *local)
 {
+    struct crystal_error err = {0};
     struct crystal_command c;
     int code = crystal_command_read(&c, local);
 
@@ -185,11 +187,15 @@ int crystal_local_srun(const struct crystal_local *local)
         return code ? code : CRYSTAL_LOCAL_GO_ON;
     }
     c.job_id = getenv("SLURM_JOB_ID");
+    if (c.job_id && crystal_cluster_check(crystal_srun_line_get(&c.line, "clusters"),
+                                          c.job_id, &err))
+        code = crystal_command_say(&err);
     if (!c.job_id)
         c.job_id = crystal_srun_line_get(&c.line, "jobid");
-    code = crystal_command_check(&c);
+    if (code == 0)
+        code = crystal_command_check(&c);
     if (code == 0 && c.job_id) {
-        crystal_ask_cluster_again();
+        crystal_cluster_tell_again();
         code = crystal_emulated_run(&c);
     } else if (code == 0) {
         code = rewrite_to_salloc(&c);

@@ -57,6 +57,33 @@ wait_until 60 is_cancelled
 is "killed: the job there" "$(there state_field 5 JobState)" CANCELLED
 matches "killed: the job of that number here" "$(state_field 5 JobState)" '^(PENDING|RUNNING)$'
 scancel -u root
+
+# --- inside a job of this cluster: Slurm, too, takes the number of that job for one there
+cat >inside.sh <<'END'
+#!/bin/bash
+srun -M other "$@"
+echo "code $?"
+SLURM_CLUSTERS=other srun "$@"
+echo "code $?"
+unset SLURM_JOB_ID SLURM_JOBID
+srun -M other "$@"
+echo "code $?"
+END
+run sbatch --parsable -o inside.out inside.sh "${crystal[@]}" -J inside "$rank" "${words[@]}"
+job=${out%%;*}
+is_over_here() { job_is_over "$job"; }
+wait_until 120 is_over_here
+refused() { # refused NAME
+    echo "crystal: job $job is on cluster '$here', and $1 names 'other'; unset SLURM_JOB_ID and SLURM_JOBID to start a job there"
+}
+here=$(scontrol show config | sed -n 's/^ClusterName *= //p')
+is "inside: -M and SLURM_CLUSTERS" "$(sed -n '1,4p' inside.out)" "$(refused -M)
+code 2
+$(refused SLURM_CLUSTERS)
+code 2"
+out=$(sed '1,4d' inside.out) err=$out code=$(sed -n '$s/^code //p' inside.out)
+who inside 6
+is "inside: no job of this cluster has a comment" "$(scontrol --oneliner show job | grep -c Comment=crystal)" 0
 nothing_left "nothing is left"
 there nothing_left "nothing is left there"
 done_testing
