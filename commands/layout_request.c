@@ -51,9 +51,14 @@ void layout_request(const struct crystal_layout *l, const struct crystal_conf *c
     char *live = crystal_ranks_format(l->live, l->live_count);
     const struct crystal_stage_rules *emulate = &l->stage[CRYSTAL_STAGE_COUNT - 1];
 
-    printf("version=4\nnodes=%u\nassistants=%u\nntasks=%u\nntasks_per_node=%u\n",
+    printf("version=5\nnodes=%u\nassistants=%u\nntasks=%u\nntasks_per_node=%u\n",
            l->sandbox_count / l->ranks_per_node, l->assistant_count, l->sandbox_count,
            l->ranks_per_node);
+    if (l->assistant_count && conf->assistants_apart) {
+        printf("assistants_place=het\n");
+        if (conf->assistants_partition[0])
+            print_value("assistants_partition", conf->assistants_partition);
+    }
     printf("logical_ranks=%u\nlogical_nodes=%u\nranks_per_node=%u\n", l->lrank_count,
            l->lrank_count / l->ranks_per_node, l->ranks_per_node);
     print_value("sandbox", sandbox ? sandbox : "");

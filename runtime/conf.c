@@ -30,8 +30,7 @@ enum type {
     TYPE_FLAG,
     TYPE_FILE,
     TYPE_PCI,
-    TYPE_PLACE,  /* same, het is not yet */
-    TYPE_NOT_YET /* must be empty */
+    TYPE_PLACE /* same or het */
 };
 
 static const char *const type_names[] = {"yes or no",
@@ -51,8 +50,7 @@ static const char *const type_names[] = {"yes or no",
                                          "yes or no",
                                          "file",
                                          "list of PCI addresses",
-                                         "same",
-                                         "not yet"};
+                                         "same or het"};
 
 /* An empty default leaves a number 0: there is no limit, nothing is asked for.
  * The default network is that of an ordinary 10 Gbit/s cluster: slow enough that a
@@ -122,11 +120,11 @@ static const struct key {
     {"log", TYPE_LEVEL, FIELD(log), "warning",
      "what job steps tell at least: error, warning, info, debug or trace; CRYSTAL_LOG "
      "wins"},
-    {"assistants.place", TYPE_PLACE, 0, "same",
+    {"assistants.place", TYPE_PLACE, FIELD(assistants_apart), "same",
      "how assistant nodes are asked for: same, as nodes like the sandbox's; het, as a "
-     "job component without GPUs, is not yet"},
-    {"assistants.partition", TYPE_NOT_YET, 0, "",
-     "the partition that assistant nodes come from; not yet, must be empty"},
+     "component of their own of a heterogeneous job, without GPUs"},
+    {"assistants.partition", TYPE_TEXT, FIELD(assistants_partition), "",
+     "the partition that the component of place: het comes from; empty: the job's"},
     {"assistants.max", TYPE_COUNT, FIELD(assistants_max), "",
      "the most assistant nodes that one job may have; empty: no limit"},
     {"request.partition", TYPE_TEXT, FIELD(partition), "",
@@ -294,11 +292,8 @@ static int set_value(struct crystal_conf *conf, const struct key *key, const cha
     case TYPE_TEXT:
         return set_text(field, text);
     case TYPE_PLACE:
-        return strcmp(text, "same") == 0  ? 0
-               : strcmp(text, "het") == 0 ? -ENOTSUP
-                                          : -EINVAL;
-    case TYPE_NOT_YET:
-        return -ENOTSUP;
+        *(int64_t *)field = strcmp(text, "het") == 0;
+        return *(int64_t *)field || strcmp(text, "same") == 0 ? 0 : -EINVAL;
     }
     return -EINVAL;
 }
@@ -368,11 +363,6 @@ static int apply(struct crystal_conf *conf, const struct crystal_yaml_item *item
                                          path, item->line, item->column, item->key,
                                          item->value, type_names[keys[i].type]);
         }
-    if (code == -ENOTSUP)
-        return crystal_error_set(err, ENOTSUP,
-                                 "%s:%u:%u: %s: assistant nodes are not yet a job "
-                                 "component of their own; leave it out",
-                                 path, item->line, item->column, item->key);
     if (code == -ENOENT)
         return crystal_error_set(err, EINVAL,
                                  "%s:%u:%u: unknown key '%s'; "
@@ -398,6 +388,12 @@ int crystal_conf_read(const char *path, struct crystal_conf *ret,
     for (size_t i = 0; i < map.item_count && !code; i++)
         code = apply(&conf, &map.items[i], path, err);
     crystal_yaml_fini(&map);
+    if (!code && conf.assistants_partition[0] && !conf.assistants_apart)
+        code = crystal_error_set(err, EINVAL,
+                                 "%s: assistants.partition: only nodes of their own "
+                                 "component come from another partition; set "
+                                 "assistants.place: het too, or leave it out",
+                                 path);
     if (code) {
         crystal_conf_fini(&conf);
         return code;

@@ -19,6 +19,8 @@ struct crystal_conf {
     int64_t logical_ranks_max;
     int64_t sandbox_nodes_max;  /* 0 = no limit */
     int64_t assistants_max;     /* 0 = no limit */
+    int64_t assistants_apart;   /* they are a component of the job */
+    char *assistants_partition; /* where that comes from; empty: as the job; owned */
     uint64_t job_dir_bytes_max; /* 0 = no limit */
     uint64_t pinned_bytes_max;  /* of the ranks of one node; 0 = no limit */
     uint64_t wire_bytes_per_s;

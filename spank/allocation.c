@@ -21,10 +21,48 @@ static uint32_t number(const struct crystal_srun_line *line, const char *name)
     return value <= UINT32_MAX ? (uint32_t)value : 0;
 }
 
-/* Of the whole job. */
+/* Assistants that are nodes like the sandbox's. */
+static uint32_t more_nodes(const struct crystal_request *r)
+{
+    return r->is_apart ? 0 : r->assistant_count;
+}
+
+/* Of the whole job, a component of assistants aside. */
 static uint32_t node_count(const struct crystal_request *r)
 {
-    return r->node_count + r->assistant_count;
+    return r->node_count + more_nodes(r);
+}
+
+/* Slurm would let such jobs wait for ever, or salloc say nothing. */
+static int check_component(const struct crystal_allocation *a,
+                           struct crystal_error *err)
+{
+    const struct crystal_request *r = a->request;
+    const struct crystal_partition *p = a->assistants;
+    const char *name = r->assistant_partition;
+    uint32_t needed = r->assistant_count;
+
+    if (!r->is_apart)
+        return 0;
+    if (crystal_srun_line_get(a->line, "array"))
+        return crystal_error_set(err, EINVAL,
+                                 "--array: Slurm has no arrays of heterogeneous jobs, "
+                                 "which assistants.place: het makes of this one; use "
+                                 "--crystal-wire=modelled or place: same");
+    if (name && !strchr(name, ',') && a->partition->node_count && !p->name)
+        return crystal_error_set(err, EINVAL,
+                                 "assistants.partition: there is no partition '%s'; "
+                                 "sinfo lists those that there are",
+                                 name);
+    if (p->name && a->partition->name && strcmp(p->name, a->partition->name) == 0)
+        needed += r->node_count; /* of the same nodes */
+    if (p->node_count && needed > p->node_count)
+        return crystal_error_set(err, EINVAL,
+                                 "partition '%s' has %u node(s), the job needs %u of "
+                                 "them with its assistants; ask for fewer with "
+                                 "--crystal-assistants, or set assistants.partition",
+                                 p->name, p->node_count, needed);
+    return 0;
 }
 
 int crystal_allocation_check(const struct crystal_allocation *a,
@@ -34,6 +72,8 @@ int crystal_allocation_check(const struct crystal_allocation *a,
     const struct crystal_partition *p = a->partition;
     uint32_t cpus = number(a->line, "cpus-per-task");
 
+    if (check_component(a, err) < 0)
+        return -EINVAL;
     if (p->min_nodes > node_count(r))
         return crystal_error_set(err, EINVAL,
                                  "partition '%s' has only jobs of %u nodes and more "
@@ -59,7 +99,7 @@ void crystal_allocation_add_shape(const struct crystal_request *r,
     crystal_argv_add(out, "--nodes=%u", node_count(r));
     /* Slurm gives nodes by tasks, so an assistant's node is as large as the others */
     crystal_argv_add(out, "--ntasks=%u",
-                     r->task_count + r->assistant_count * r->tasks_per_node);
+                     r->task_count + more_nodes(r) * r->tasks_per_node);
     crystal_argv_add(out, "--ntasks-per-node=%u", r->tasks_per_node);
     if (r->gres_per_node[0])
         crystal_argv_add(out, "--gres=%s", r->gres_per_node);
@@ -120,6 +160,26 @@ static void add_segment(const struct crystal_allocation *a, struct crystal_argv 
                      "--segment=%u does not divide the sandbox's %u node(s), "
                      "using %u",
                      segment, count, count);
+}
+
+void crystal_allocation_add_component(const struct crystal_allocation *a, bool is_quiet,
+                                      struct crystal_argv *out)
+{
+    const struct crystal_request *r = a->request;
+    const char *partition =
+        r->assistant_partition ? r->assistant_partition : a->partition->name;
+
+    if (!r->is_apart)
+        return;
+    crystal_argv_add(out, ":");
+    if (is_quiet) /* here, as each component makes salloc quieter than the one before */
+        crystal_argv_add(out, "--quiet");
+    if (partition)
+        crystal_argv_add(out, "--partition=%s", partition);
+    crystal_argv_add(out, "--nodes=%u", r->assistant_count);
+    crystal_argv_add(out, "--ntasks=%u", r->assistant_count);
+    crystal_argv_add(out, "--ntasks-per-node=1");
+    crystal_argv_add(out, "--gres=none");
 }
 
 int crystal_allocation_add(const struct crystal_allocation *a, struct crystal_argv *out,

@@ -130,26 +130,53 @@ char *crystal_ask_hostnames(const char *list)
     return text;
 }
 
-/* "main|gres:gpu:8|n[1-2]|comment": partition, gres, nodes and comment of a job, cut up
- * in place. */
-static char *ask_squeue(const char *job_id, struct crystal_ask_job *ret)
+/* "7|main|gres:gpu:8|n[1-2]|comment": partition, gres, nodes and comment of a job, cut
+ * up in place; its partition. NULL = it is malformed. */
+static const char *read_job(char *rest, struct crystal_ask_job *ret)
 {
-    const char *const words[] = {"--noheader", "--format=%P|%b|%N|%k", "--jobs", job_id,
-                                 NULL};
-    char *text = crystal_ask_slurm("squeue", words), *rest = text;
     const char *partition = strsep(&rest, "|"), *gres = strsep(&rest, "|"),
                *nodes = strsep(&rest, "|");
 
-    if (!partition || !gres || !nodes || !rest) {
-        free(text);
+    if (!partition || !gres || !nodes || !rest)
         return NULL;
-    }
-    rest[strcspn(rest, "\n")] = '\0';
     ret->comment = strcmp(rest, "(null)") == 0 ? NULL : strdup(rest);
     ret->has_gres = strncmp(gres, "gres", 4) == 0;
     if (*nodes)
         ret->nodes = crystal_ask_hostnames(nodes);
-    return text;
+    return partition;
+}
+
+/* A line for each component, "7+0" and "7+1", in any order. Caller frees the job's
+ * partition; NULL = not known. */
+static char *ask_squeue(const char *job_id, struct crystal_ask_job *ret)
+{
+    const char *const words[] = {"--noheader", "--format=%i|%P|%b|%N|%k", "--jobs",
+                                 job_id, NULL};
+    char *text = crystal_ask_slurm("squeue", words), *rest = text, *line;
+    char *partition = NULL;
+
+    while ((line = strsep(&rest, "\n"))) {
+        char *fields = line, *id = strsep(&fields, "|");
+        const char *component = strchr(id, '+'), *found;
+        struct crystal_ask_job job = {0};
+
+        if (!fields || !(found = read_job(fields, &job)))
+            continue;
+        if (component && strcmp(component, "+1") == 0 && !ret->more_nodes) {
+            ret->more_nodes = job.nodes;
+            job.nodes = NULL;
+        } else if ((!component || strcmp(component, "+0") == 0) && !partition) {
+            partition = strdup(found);
+            ret->has_gres = job.has_gres;
+            ret->comment = job.comment;
+            ret->nodes = job.nodes;
+            job.comment = job.nodes = NULL;
+        }
+        free(job.comment);
+        free(job.nodes);
+    }
+    free(text);
+    return partition;
 }
 
 void crystal_ask_job(const char *job_id, const struct crystal_srun_line *line,
@@ -171,6 +198,7 @@ void crystal_ask_job(const char *job_id, const struct crystal_srun_line *line,
 void crystal_ask_job_fini(struct crystal_ask_job *job)
 {
     free(job->nodes);
+    free(job->more_nodes);
     free(job->comment);
     crystal_partition_fini(&job->partition);
     memset(job, 0, sizeof *job);

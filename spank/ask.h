@@ -34,9 +34,10 @@ char *crystal_ask_hostnames(const char *list);
 
 struct crystal_ask_job {
     struct crystal_partition partition;
-    bool has_gres; /* the job holds a gres; false without a job */
-    char *comment; /* of the job; NULL = none; owned */
-    char *nodes;   /* all of them, with commas; NULL without a job; owned */
+    bool has_gres;    /* the job holds a gres; false without a job */
+    char *comment;    /* of the job; NULL = none; owned */
+    char *nodes;      /* all of them, with commas; NULL without a job; owned */
+    char *more_nodes; /* of a heterogeneous job's second component; the same */
 };
 /* Asks squeue for the job (job_id not NULL) and sinfo for the partition (the one named
  * on the line, else the job's, else the default one). What cannot be found out is 0. */

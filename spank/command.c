@@ -102,7 +102,7 @@ int crystal_command_check(struct crystal_command *c)
         if (strcmp(c->self.v[i], ":") == 0)
             crystal_error_set(&err, EINVAL,
                               "heterogeneous jobs (':') are not emulated");
-    if (getenv("SLURM_HET_SIZE") || has_parts(c))
+    if (has_parts(c))
         crystal_error_set(&err, EINVAL,
                           "heterogeneous jobs are not emulated; use a job of one part");
     if (err.code == 0)

@@ -56,11 +56,49 @@ static void add_comment(const struct crystal_command *c)
     free(own);
 }
 
-/* Nodes that the stages need. */
+/* Assistants that the stages need. */
+static uint32_t assistants_needed(const struct crystal_request *r)
+{
+    return r->stages & CRYSTAL_STAGE_BIT_EMULATE ? r->assistant_count : 0;
+}
+
+/* Nodes that they need of the job, or of its first component. */
 static uint32_t nodes_needed(const struct crystal_request *r)
 {
-    return r->node_count +
-           (r->stages & CRYSTAL_STAGE_BIT_EMULATE ? r->assistant_count : 0);
+    return r->node_count + (r->is_apart ? 0 : assistants_needed(r));
+}
+
+/* What Slurm says of a component of a heterogeneous job, or of a job that is none. */
+static const char *component_says(const char *name, unsigned component)
+{
+    const char *text = component ? NULL : getenv(name);
+    char full[96];
+
+    snprintf(full, sizeof full, "%s_HET_GROUP_%u", name, component);
+    return text ? text : getenv(full);
+}
+
+/* The job's components are those that we make. 0 or the exit code. */
+static int check_components(const struct crystal_command *c)
+{
+    const char *count = getenv("SLURM_HET_SIZE");
+    const struct crystal_request *r = &c->request;
+
+    if (!r->is_apart && count)
+        dprintf(2, "crystal: heterogeneous jobs are not emulated; use a job of one "
+                   "part\n");
+    else if (r->is_apart && count && strcmp(count, "2") != 0)
+        dprintf(2,
+                "crystal: the job has %s components, one for the sandbox and one for "
+                "assistants are emulated; give sbatch or salloc only these\n",
+                count);
+    else if (assistants_needed(r) && r->is_apart && !count)
+        dprintf(2, "crystal: the job has no component for assistants "
+                   "(assistants.place: het); give sbatch or salloc the same --crystal- "
+                   "options\n");
+    else
+        return 0;
+    return CRYSTAL_COMMAND_EXIT_USAGE;
 }
 
 /* Where the steps run, assistants behind the others; NULL with a sentence where the job
@@ -141,7 +179,7 @@ static int check_gpu_total(const struct crystal_command *c)
 
 int crystal_emulated_run(struct crystal_command *c)
 {
-    const char *node_count = getenv("SLURM_JOB_NUM_NODES");
+    const char *node_count = component_says("SLURM_JOB_NUM_NODES", 0);
     const struct crystal_request *r = &c->request;
     struct crystal_steps steps = {
         .scrystal = c->scrystal,
@@ -155,6 +193,8 @@ int crystal_emulated_run(struct crystal_command *c)
     char *nodes = NULL;
     int code = crystal_command_ask(c, true, true); /* fills c->job and *r */
 
+    if (!code)
+        code = check_components(c);
     if (code)
         return code;
     if (node_count && strtoul(node_count, NULL, 10) < nodes_needed(r)) {
@@ -163,10 +203,10 @@ int crystal_emulated_run(struct crystal_command *c)
             "crystal: the job has %s node(s), the sandbox needs %u%s; give sbatch or "
             "salloc the same --crystal- options\n",
             node_count, nodes_needed(r),
-            r->assistant_count ? " with its assistants" : "");
+            r->assistant_count && !r->is_apart ? " with its assistants" : "");
         return CRYSTAL_COMMAND_EXIT_USAGE;
     }
-    if (r->assistant_count && !c->job.nodes) {
+    if (assistants_needed(r) && !(r->is_apart ? c->job.more_nodes : c->job.nodes)) {
         dprintf(2, "crystal: the job's nodes are not known, so none can be assistants; "
                    "see scontrol show job\n");
         return CRYSTAL_COMMAND_EXIT_USAGE;
@@ -174,8 +214,14 @@ int crystal_emulated_run(struct crystal_command *c)
     if (c->job.nodes && !(nodes = choose_nodes(c)))
         return CRYSTAL_COMMAND_EXIT_USAGE;
     steps.job_nodes = c->job.nodes;
+    steps.more_nodes = c->job.more_nodes;
     steps.nodes = nodes;
     steps.assistants = cut_nodes(nodes, r->node_count);
+    steps.is_apart = r->is_apart && getenv("SLURM_HET_SIZE");
+    if (steps.is_apart) {
+        steps.assistants = c->job.more_nodes;
+        (void)cut_nodes(c->job.more_nodes, r->assistant_count);
+    }
     crystal_command_say_notices(c);
     code = check_gpu_total(c);
     if (code) {
@@ -184,7 +230,10 @@ int crystal_emulated_run(struct crystal_command *c)
     }
     leave_out_variables();
     add_comment(c);
-    steps.cpus_per_node = least_cpus(getenv("SLURM_JOB_CPUS_PER_NODE"));
+    steps.cpus_per_node = least_cpus(component_says("SLURM_JOB_CPUS_PER_NODE", 0));
+    steps.assistant_cpus =
+        steps.is_apart ? least_cpus(component_says("SLURM_JOB_CPUS_PER_NODE", 1))
+                       : steps.cpus_per_node;
     steps.in_container = has_foreign(c);
     steps.with_gres = c->job.has_gres && r->gres_per_node[0];
     if (c->local->salloc == getppid())

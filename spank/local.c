@@ -54,12 +54,14 @@ static int become(const char *path, const struct crystal_argv *argv)
 /* This process is the second run of a command that we changed. */
 static bool is_reexec(void)
 {
+    static bool was; /* Slurm may ask for each component of a job */
     const char *pid = getenv(REEXEC_ENV);
     bool same = pid && strtol(pid, NULL, 10) == (long)getpid();
 
     if (same)
         (void)unsetenv(REEXEC_ENV); /* fails for a bad name only */
-    return same;
+    was |= same;
+    return was;
 }
 
 static struct crystal_allocation allocation_of(const struct crystal_command *c)
@@ -68,19 +70,32 @@ static struct crystal_allocation allocation_of(const struct crystal_command *c)
         .request = &c->request, .line = &c->line, .partition = &c->job.partition};
 }
 
-/* Appends the allocation's shape, says what it overrides. 0 or the exit code. */
-static int add_allocation(struct crystal_command *c, struct crystal_argv *out)
+/* Appends the allocation's shape, says what it overrides. is_quiet: it is a salloc of
+ * our own. 0 or the exit code. */
+static int add_allocation(struct crystal_command *c, bool is_quiet,
+                          struct crystal_argv *out)
 {
     struct crystal_allocation allocation = allocation_of(c);
+    struct crystal_partition assistants = {0};
     struct crystal_argv notices = {0};
     struct crystal_error err = {0};
-    int rc = crystal_allocation_check(&allocation, &err);
+    int rc;
 
+    if (c->request.is_apart)
+        crystal_partition_ask(c->request.assistant_partition
+                                  ? c->request.assistant_partition
+                                  : c->job.partition.name,
+                              crystal_srun_line_get(&c->line, "clusters"), &assistants);
+    allocation.assistants = &assistants;
+    rc = crystal_allocation_check(&allocation, &err);
     if (rc == 0)
         rc = crystal_allocation_add(&allocation, out, &notices, &err);
     for (int i = 0; rc == 0 && i < notices.count; i++)
         dprintf(2, "crystal: %s\n", notices.v[i]);
     crystal_argv_fini(&notices);
+    if (rc == 0)
+        crystal_allocation_add_component(&allocation, is_quiet, out);
+    crystal_partition_fini(&assistants);
     return rc ? crystal_command_say(&err) : 0;
 }
 
@@ -120,7 +135,7 @@ static int rewrite_allocator(struct crystal_command *c)
     }
     crystal_command_say_notices(c);
     crystal_argv_add_range(&argv, &c->self, 0, end);
-    code = add_allocation(c, &argv);
+    code = add_allocation(c, false, &argv);
     crystal_argv_add_range(&argv, &c->self, end, c->self.count);
     /* the steps do not see what the user has said about tasks */
     if (crystal_command_is_task_per_node(c) &&
@@ -157,10 +172,11 @@ static int rewrite_to_salloc(struct crystal_command *c)
     crystal_ask_slurm_path("salloc", salloc, sizeof salloc);
     crystal_ask_slurm_path("srun", srun, sizeof srun);
     crystal_argv_add(&argv, "salloc");
-    crystal_argv_add(&argv, "--quiet");
+    if (!c->request.is_apart)
+        crystal_argv_add(&argv, "--quiet");
     crystal_argv_add(&argv, "--job-name=%s", crystal_command_job_name(c));
     crystal_salloc_line_add(&c->line, &argv);
-    code = add_allocation(c, &argv);
+    code = add_allocation(c, true, &argv);
     crystal_argv_add(&argv, "%s", srun);
     crystal_argv_add_range(&argv, &c->self, 1, end);
     if (code == 0)

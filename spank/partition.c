@@ -48,11 +48,11 @@ static void more(uint32_t *most, uint32_t value)
     *most = value > *most ? value : *most;
 }
 
-/* "main*|1-infinite|16|gpu:8(S:0-1)": a kind of nodes of one partition. */
+/* "main*|1-infinite|16|4|gpu:8(S:0-1)": a kind of nodes of one partition. */
 static void take_line(char *line, const char *wanted, struct crystal_partition *ret)
 {
     char *rest = line, *name = strsep(&rest, "|"), *size = strsep(&rest, "|");
-    const char *cpus = strsep(&rest, "|");
+    const char *cpus = strsep(&rest, "|"), *nodes = strsep(&rest, "|");
     size_t bytes = strlen(name);
     bool is_default = bytes > 0 && name[bytes - 1] == '*';
 
@@ -63,6 +63,7 @@ static void take_line(char *line, const char *wanted, struct crystal_partition *
     if (!ret->name)
         ret->name = strdup(name);
     ret->min_nodes = leading_number(size);
+    ret->node_count += leading_number(nodes);
     more(&ret->cpus_per_node, leading_number(cpus));
     more(&ret->gpus_per_node, count_gpus(rest));
 }
@@ -70,7 +71,7 @@ static void take_line(char *line, const char *wanted, struct crystal_partition *
 void crystal_partition_ask(const char *name, const char *cluster,
                            struct crystal_partition *ret)
 {
-    const char *words[] = {"--noheader", "--format=%P|%s|%c|%G", NULL, NULL};
+    const char *words[] = {"--noheader", "--format=%P|%s|%c|%D|%G", NULL, NULL};
     char *text, *rest, *line, option[256];
 
     memset(ret, 0, sizeof *ret);

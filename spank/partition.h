@@ -9,6 +9,7 @@ struct crystal_partition {
     uint32_t gpus_per_node; /* the most of its nodes; 0 = none or unknown */
     uint32_t cpus_per_node; /* the same */
     uint32_t min_nodes;     /* of a job; 0 = unknown */
+    uint32_t node_count;    /* all of its nodes; 0 = unknown */
 };
 
 /* The partition of that name, the default one where it is NULL; of that cluster

@@ -189,6 +189,12 @@ static int set_key(struct crystal_request *r, const char *key, const char *value
         return parse_live(value, &r->live_count);
     if (strcmp(key, "stages") == 0)
         return parse_stages(value, &r->stages);
+    if (strcmp(key, "assistants_place") == 0) {
+        r->is_apart = strcmp(value, "het") == 0;
+        return r->is_apart || strcmp(value, "same") == 0 ? 0 : -EINVAL;
+    }
+    if (strcmp(key, "assistants_partition") == 0)
+        return take_text(value, &r->assistant_partition);
     if (strcmp(key, "sandbox") == 0)
         return take_text(value, &r->sandbox);
     if (strcmp(key, "job_dir") == 0)
@@ -271,6 +277,7 @@ int crystal_request_parse(const char *text, struct crystal_request *ret,
 void crystal_request_fini(struct crystal_request *request)
 {
     free(request->sandbox);
+    free(request->assistant_partition);
     free(request->job_dir);
     free(request->job_name);
     free(request->gres_per_node);

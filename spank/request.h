@@ -1,5 +1,5 @@
 /* What `scrystal layout --request` says about an emulated job: the shape of the
- * allocation and of each step. A frozen seam, version 4: key=value lines on standard
+ * allocation and of each step. A frozen seam, version 5: key=value lines on standard
  * output, values percent-encoded; unknown keys are ignored.
  */
 #ifndef CRYSTAL_SPANK_REQUEST_H
@@ -11,7 +11,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define CRYSTAL_REQUEST_VERSION 4
+#define CRYSTAL_REQUEST_VERSION 5
 
 enum crystal_stage_bit {
     CRYSTAL_STAGE_BIT_CAPTURE = 1,
@@ -20,10 +20,12 @@ enum crystal_stage_bit {
 };
 
 struct crystal_request {
-    uint32_t node_count;      /* physical sandbox nodes */
-    uint32_t assistant_count; /* nodes of emulate beside these; 0 = the wire is
-                                 modelled */
-    uint32_t task_count;      /* = sandbox ranks */
+    uint32_t node_count;       /* physical sandbox nodes */
+    uint32_t assistant_count;  /* nodes of emulate beside these; 0 = the wire is
+                                  modelled */
+    bool is_apart;             /* these are a component of their own of the job ... */
+    char *assistant_partition; /* ... from here; NULL = as the sandbox; owned */
+    uint32_t task_count;       /* = sandbox ranks */
     uint32_t tasks_per_node;
     uint32_t logical_rank_count;
     uint32_t logical_node_count;

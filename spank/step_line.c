@@ -34,20 +34,21 @@ static const char *const step_variables[] = {
     "SLURM_HINT",
     "SLURM_HOSTFILE",
     "SLURM_JOB_*",
-    "SLURM_JOBID",
+    "SLURM_JOBID*",
     "SLURM_KILL_BAD_EXIT",
     "SLURM_LABELIO",
     "SLURM_LAUNCH_NODE_*",
     "SLURM_LOCALID",
     "SLURM_MEM_*",
     "SLURM_MPI_TYPE",
-    "SLURM_NNODES",
+    "SLURM_NNODES*",
     "SLURM_NODE*",
-    "SLURM_NPROCS",
+    "SLURM_NPROCS*",
     "SLURM_NTASKS*",
     "SLURM_OPEN_MODE",
     "SLURM_OVERCOMMIT",
     "SLURM_OVERLAP",
+    "SLURM_PACK_*",
     "SLURM_PRIO_PROCESS",
     "SLURM_PROCID",
     "SLURM_PTY_*",
@@ -89,13 +90,30 @@ static bool is_scrubbed(const char *setting)
     return false;
 }
 
-static void scrub(void)
+/* setting is NAME=VALUE, told of one component of a heterogeneous job, or of those. */
+static bool is_of_component(const char *setting)
+{
+    static const char *const parts[] = {"_HET_GROUP_", "_PACK_GROUP_", "SLURM_HET_SIZE",
+                                        "SLURM_PACK_SIZE"};
+    size_t bytes = strcspn(setting, "=");
+
+    for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) {
+        const char *at = strstr(setting, parts[i]);
+
+        if (strncmp(setting, "SLURM_", 6) == 0 && at && (size_t)(at - setting) < bytes)
+            return true;
+    }
+    return false;
+}
+
+/* Unsets what is to go. */
+static void leave_out(bool (*is_out)(const char *setting))
 {
     for (char **e = environ; *e;) {
         char name[256];
         size_t bytes = strcspn(*e, "=");
 
-        if (!is_scrubbed(*e) || bytes >= sizeof name) {
+        if (!is_out(*e) || bytes >= sizeof name) {
             e++;
             continue;
         }
@@ -108,12 +126,17 @@ static void scrub(void)
     }
 }
 
+void crystal_step_leave_out_components(void)
+{
+    leave_out(is_of_component);
+}
+
 void crystal_step_prepare(void *context)
 {
     const struct crystal_steps *steps = context;
     char *job_id = strdup(steps->job_id);
 
-    scrub();
+    leave_out(is_scrubbed);
     /* Neither fails but for an empty name or memory. The progress lines are ours. */
     if (job_id)
         (void)setenv("SLURM_JOB_ID", job_id, 1);
@@ -130,10 +153,18 @@ static void add_nodelist(const char *nodes, struct crystal_argv *out)
         crystal_argv_add(out, "--nodelist=%s", nodes);
 }
 
+/* The component of a heterogeneous job that a step is in: without, srun finds none. */
+static void add_component(const struct crystal_steps *s, unsigned component,
+                          struct crystal_argv *out)
+{
+    if (s->is_apart)
+        crystal_argv_add(out, "--het-group=%u", component);
+}
+
 /* srun [what the user's step shares] [what makes it our step]; the command comes behind
- * it */
+ * it. cpus: of each node, 0 = as Slurm gives them. */
 static void step_line(const struct crystal_steps *s, const char *step, uint32_t nodes,
-                      bool all_cpus, bool with_gpus, struct crystal_argv *out)
+                      uint32_t cpus, bool with_gpus, struct crystal_argv *out)
 {
     const struct crystal_request *r = s->request;
 
@@ -146,8 +177,8 @@ static void step_line(const struct crystal_steps *s, const char *step, uint32_t 
     crystal_argv_add(out, "--input=none");
     crystal_argv_add(out, "--kill-on-bad-exit=0"); /* agents tell each other */
     crystal_argv_add(out, "--mpi=none");
-    if (all_cpus && s->cpus_per_node)
-        crystal_argv_add(out, "--cpus-per-task=%u", s->cpus_per_node);
+    if (cpus)
+        crystal_argv_add(out, "--cpus-per-task=%u", cpus);
     crystal_argv_add(out, "--nodes=%u", nodes);
     crystal_argv_add(out, "--ntasks=%u", nodes);
     crystal_argv_add(out, "--ntasks-per-node=1");
@@ -187,7 +218,8 @@ static void add_place(const struct crystal_request *r, uint32_t first,
 void crystal_step_agent(const struct crystal_steps *s, const char *step,
                         const char *stage, bool with_program, struct crystal_argv *out)
 {
-    step_line(s, step, s->request->node_count, true, with_program, out);
+    step_line(s, step, s->request->node_count, s->cpus_per_node, with_program, out);
+    add_component(s, 0, out);
     add_nodelist(s->nodes, out);
     add_agent(s, stage, out);
     crystal_argv_add(out, "--marked");
@@ -199,7 +231,9 @@ void crystal_step_agent(const struct crystal_steps *s, const char *step,
 
 void crystal_step_assistants(const struct crystal_steps *s, struct crystal_argv *out)
 {
-    step_line(s, CRYSTAL_STEP_ASSIST, s->request->assistant_count, true, false, out);
+    step_line(s, CRYSTAL_STEP_ASSIST, s->request->assistant_count, s->assistant_cpus,
+              false, out);
+    add_component(s, 1, out);
     add_nodelist(s->assistants, out);
     add_agent(s, CRYSTAL_STEP_PROGRAM, out);
     add_place(s->request, s->request->node_count, out);
@@ -226,6 +260,7 @@ void crystal_step_program(const struct crystal_steps *s, struct crystal_argv *ou
     crystal_argv_add(out, "--ntasks=%u", r->task_count);
     crystal_argv_add(out, "--ntasks-per-node=%u", r->tasks_per_node);
     crystal_argv_add(out, "--distribution=block");
+    add_component(s, 0, out);
     add_nodelist(s->nodes, out);
     if (s->with_gres)
         crystal_argv_add(out, "--gres=%s", r->gres_per_node);
@@ -281,8 +316,10 @@ void crystal_step_coordinator(const struct crystal_steps *s, struct crystal_argv
 {
     char host[256];
     int first = s->nodes ? (int)strcspn(s->nodes, ",") : 0;
+    const bool is_named = own_name(host, sizeof host);
 
-    step_line(s, CRYSTAL_STEP_COORD, 1, false, false, out);
+    step_line(s, CRYSTAL_STEP_COORD, 1, 0, false, out);
+    add_component(s, 0, out);
     if (first)
         crystal_argv_add(out, "--nodelist=%.*s", first, s->nodes);
     crystal_argv_add(out, "%s", s->scrystal);
@@ -290,10 +327,10 @@ void crystal_step_coordinator(const struct crystal_steps *s, struct crystal_argv
     crystal_argv_add(out, "--job=%s", s->request->job_dir);
     if (first)
         crystal_argv_add(out, "--host=%.*s", first, s->nodes);
-    if (s->job_nodes && own_name(host, sizeof host))
-        crystal_argv_add(out, "--allow=%s,%s", s->job_nodes, host);
-    else if (s->job_nodes)
-        crystal_argv_add(out, "--allow=%s", s->job_nodes);
+    if (s->job_nodes)
+        crystal_argv_add(out, "--allow=%s%s%s%s%s", s->job_nodes,
+                         s->more_nodes ? "," : "", s->more_nodes ? s->more_nodes : "",
+                         is_named ? "," : "", is_named ? host : "");
     if (store_port(s->request))
         crystal_argv_add(out, "--store-port=%u", store_port(s->request));
 }

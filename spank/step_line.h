@@ -12,6 +12,10 @@
 /* In the process that becomes a helper step; context is the struct crystal_steps. */
 void crystal_step_prepare(void *context);
 
+/* The program's own srun does not hear of a heterogeneous job: its step is in the first
+ * component, and the other one is ours. */
+void crystal_step_leave_out_components(void);
+
 /* srun ... scrystal coord, on the first node. */
 void crystal_step_coordinator(const struct crystal_steps *s, struct crystal_argv *out);
 /* srun ... scrystal agent --stage STAGE, one on each sandbox node; step: what

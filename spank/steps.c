@@ -277,6 +277,7 @@ static int become_program(const struct crystal_steps *s,
     }
     dprintf(2, "crystal: emulate: %u of %u ranks\n", s->request->task_count,
             s->request->logical_rank_count);
+    crystal_step_leave_out_components();
     crystal_process_reset_signals();
     execv(crystal_process_self(self, sizeof self), line.v);
     dprintf(2, "crystal: srun: %s\n", strerror(errno));

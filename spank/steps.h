@@ -39,14 +39,17 @@ struct crystal_steps {
     const struct crystal_srun_line *line;  /* the options before it */
     const struct crystal_request *request; /* what is to run */
     const char *job_id;
-    const char *job_nodes;  /* all of the job's, with commas; NULL = unknown */
-    const char *nodes;      /* those of the sandbox, request->node_count of them; the
-                               same */
-    const char *assistants; /* request->assistant_count others; NULL = none */
-    pid_t salloc;           /* that we put around this srun; 0 = none */
-    uint32_t cpus_per_node; /* least of the allocation; 0 = unknown */
-    bool in_container;      /* another plugin may change what tasks see */
-    bool with_gres;         /* the allocation has the request's gres */
+    const char *job_nodes;   /* all of the job's, with commas; NULL = unknown */
+    const char *nodes;       /* those of the sandbox, request->node_count of them; the
+                                same */
+    const char *more_nodes;  /* of the second component, where it is one; the same */
+    const char *assistants;  /* request->assistant_count others; NULL = none */
+    bool is_apart;           /* these are the job's second component */
+    pid_t salloc;            /* that we put around this srun; 0 = none */
+    uint32_t cpus_per_node;  /* least of the allocation; 0 = unknown */
+    uint32_t assistant_cpus; /* the same of an assistant's node */
+    bool in_container;       /* another plugin may change what tasks see */
+    bool with_gres;          /* the allocation has the request's gres */
 };
 
 /* Runs the stages. Returns an exit code where this process is to end with it (a stage

@@ -87,7 +87,8 @@ static void a_cluster(void)
     CHECK_EQ(read_text("allow: {groups: [ml, \"two words\"], accounts: \"a, b\"}\n"
                        "limits: {sandbox_nodes: 4, job_dir_bytes: 1.5 GiB,\n"
                        "  pinned_bytes: 64GB}\n"
-                       "spill_dir: /scratch/%u\nassistants: {max: 3, place: same}\n"
+                       "spill_dir: /scratch/%u\nassistants: {max: 3, partition: cpus, "
+                       "place: het}\n"
                        "port_range: 40000-40999\nlog: debug\n"
                        "request: {partition: gpu, cpus_per_task: 12, exclusive: yes,\n"
                        "  mem_per_node: 64G, comment: us}\n",
@@ -100,6 +101,8 @@ static void a_cluster(void)
     CHECK_EQ(conf.allow_partitions.count, 0);
     CHECK_EQ(conf.sandbox_nodes_max, 4);
     CHECK_EQ(conf.assistants_max, 3);
+    CHECK_EQ(conf.assistants_apart, 1);
+    CHECK_STR(conf.assistants_partition, "cpus");
     CHECK_EQ(conf.job_dir_bytes_max, 3ULL << 29);
     CHECK_EQ(conf.pinned_bytes_max, 64000000000);
     CHECK_STR(conf.spill_dir, "/scratch/%u");
@@ -149,12 +152,10 @@ static void faults(void)
         {"port_range: 9-8\n", "'9-8' is no port range"},
         {"port_range: 60000-70000\n", "'60000-70000' is no port range"},
         {"port_range: 0-10\n", "'0-10' is no port range"},
-        {"assistants: {place: het}\n",
-         ":1:21: assistants.place: assistant nodes are not yet a job component of "
-         "their own; leave it out"},
-        {"assistants: {place: near}\n", "assistants.place: 'near' is no same"},
+        {"assistants: {place: near}\n", "assistants.place: 'near' is no same or het"},
         {"assistants:\n  partition: cpu\n",
-         ":2:14: assistants.partition: assistant nodes are not yet a job component"},
+         ": assistants.partition: only nodes of their own component come from another "
+         "partition; set assistants.place: het too, or leave it out"},
         {"assistants: {max: few}\n", "assistants.max: 'few' is no count"},
         {"assistants: {min: 2}\n", "unknown key 'assistants.min'"},
         {"nvlink: {nodes: 0}\n", "nvlink.nodes: '0' is no count"},

@@ -11,8 +11,9 @@
 #include <fcntl.h>
 
 static const char good[] =
-    "version=4\nnodes=1\nassistants=2\nntasks=8\nntasks_per_node=8\n"
+    "version=5\nnodes=1\nassistants=2\nntasks=8\nntasks_per_node=8\n"
     "logical_ranks=64\nlogical_nodes=8\nranks_per_node=8\n"
+    "assistants_place=het\nassistants_partition=cpus\n"
     "sandbox=8-15\nlive=0-7\niterations=3\n"
     "job_dir=/tmp/a%20b%25\njob_name=x\nstages=capture,emulate\n"
     "gres_per_node=\nstore_port=0\nsomething_new=1\nlog=debug\n"
@@ -30,6 +31,8 @@ static void answer(void)
     CHECK_STR(crystal_error_text(&err), "unknown error");
     CHECK_EQ(r.node_count, 1);
     CHECK_EQ(r.assistant_count, 2);
+    CHECK_EQ(r.is_apart, true);
+    CHECK_STR(r.assistant_partition, "cpus");
     CHECK_EQ(r.task_count, 8);
     CHECK_EQ(r.tasks_per_node, 8);
     CHECK_EQ(r.logical_rank_count, 64);
@@ -73,7 +76,7 @@ static int parse_changed(const char *key, const char *line, struct crystal_error
 static void bad_answers(void)
 {
     static const char *const cases[][3] = {
-        {"\nversion=", "\nversion=3", "version 3"}, /* the form before this */
+        {"\nversion=", "\nversion=4", "version 4"}, /* the form before this */
         {"\nversion=", "\nversion=", "'version'"},
         {"\nversion=", "\n", "version 0"},
         {"\nnodes=", "\nnodes=0", "incomplete"},
