@@ -169,7 +169,7 @@ static void keeps_the_wires_time(void)
 
 /* --- rendezvous: a p2p send ends when the receiver has come --- */
 
-#define LATE_NS 30000000U
+#define LATE_NS 900000000U /* more than a busy machine takes */
 
 static void late_sender(int to_peer)
 {
@@ -192,7 +192,7 @@ static void late_sender(int to_peer)
     now = crystal_now_ns();
     CHECK_EQ(read(to_peer, &posted, sizeof posted), sizeof posted);
     CHECK(now >= posted + 1000000);
-    CHECK(now < posted + 21000000);
+    CHECK(now < posted + LATE_NS); /* which is not counted twice */
     CHECK_EQ(write(to_peer, "g", 1), 1);
     free(data);
 }
