@@ -83,15 +83,19 @@ cat >job <<SCRIPT
 #!/bin/bash
 #SBATCH --open-mode=append --requeue
 srun ${all[*]} $rank sh -c 'test "\${SLURM_RESTART_COUNT:-0}" != 0 || sleep 300; exit 0'
-echo code \$?
+echo run \${SLURM_RESTART_COUNT:-0}: code \$?
 SCRIPT
-again() { # NAME JOB: has been put back; Slurm would let it wait for two minutes
-    wait_until 30 test "$(state_field "$2" JobState)" = PENDING
-    wait_until 30 scontrol update JobId="$2" StartTime=now
-    wait_until 60 job_is_over "$2"
+is_back() { [ "$(state_field "$1" JobState) $(state_field "$1" Restarts)" = "PENDING 1" ]; } # JOB
+# Slurm would let it wait for two minutes. It must not start in the second in which the first
+# run was ended: slurmd takes it for that one, "already killed", since credentials count
+# whole seconds. The first run's shell may live to say a code, or not.
+again() { # NAME JOB: has been put back
+    wait_until 120 is_back "$2" || fail "$1: comes again" "$(scontrol show job "$2")"
+    scontrol update JobId="$2" StartTime=now+2
+    wait_until 300 job_is_over "$2"
     is "$1: state" "$(state_field "$2" JobState) $(state_field "$2" Restarts)" "COMPLETED 1"
-    is "$1: goes on behind plan" "$(grep -c "^crystal: capture: .* ranks, 2 iterations " "$1.out") $(grep 'skipped\|^code' "$1.out" | tr '\n' ' ')" \
-        "1 crystal: capture and plan are current, skipped code 0 "
+    is "$1: goes on behind plan" "$(grep -c "^crystal: capture: .* ranks, 2 iterations " "$1.out") $(grep 'skipped\|^run 1' "$1.out" | tr '\n' ' ')" \
+        "1 crystal: capture and plan are current, skipped run 1: code 0 "
 }
 run sbatch --parsable "${all[@]}" -J requeue -o requeue.out job
 id=$out
