@@ -52,7 +52,7 @@ def raises(text, call):
 
 
 def main():
-    dist.init_process_group("gloo", timeout=timedelta(seconds=120))
+    dist.init_process_group("gloo", timeout=timedelta(seconds=600))
     r, n = dist.get_rank(), dist.get_world_size()
     store = dist.distributed_c10d._get_default_store()
     assert dist.get_backend() == "gloo"

@@ -321,7 +321,7 @@ def messages_within_a_group(r, n):
 @case
 def monitored_barriers(r, n):
     group = dist.new_group(list(range(n)))
-    dist.monitored_barrier(group, timedelta(seconds=120), wait_all_ranks=True)
+    dist.monitored_barrier(group, timedelta(seconds=600), wait_all_ranks=True)
 
 
 @case
@@ -403,7 +403,7 @@ def everything_ended_and_made_anew(r, n):
     """The last case: what was made before is gone."""
     for life in range(2):
         dist.destroy_process_group()
-        dist.init_process_group("gloo", timeout=timedelta(seconds=120))
+        dist.init_process_group("gloo", timeout=timedelta(seconds=600))
         x = value(r)
         dist.all_reduce(x)
         same(x, total(n))

@@ -73,7 +73,7 @@ def main():
         children[pid] = rank
     # Only now: the store has threads, which a fork would lose.
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False,
-                          timeout=timedelta(seconds=60))
+                          timeout=timedelta(seconds=600))
     os.write(tell, f"{store.port:{PORT_SIZE}}".encode() * ranks)
     return watch(children)
 

@@ -43,7 +43,7 @@ def begin(stage):
     return agent
 
 
-def client(seconds=120):
+def client(seconds=600):
     return dist.TCPStore(
         host, store_port, None, False, datetime.timedelta(seconds=seconds)
     )
@@ -119,7 +119,7 @@ def start_up():
         TORCHELASTIC_USE_AGENT_STORE="True",
         TORCH_DIST_INIT_BARRIER="1",
     )
-    limit = datetime.timedelta(seconds=120)
+    limit = datetime.timedelta(seconds=600)
     store, rank, size = next(dist.rendezvous("env://", timeout=limit))
     store = dist.PrefixStore("default_pg", store)  # as for every real backend
     dist.init_process_group(
