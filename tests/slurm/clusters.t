@@ -20,7 +20,7 @@ crystal=(--crystal-logical-ranks=8 --crystal-ranks-per-node=2 --crystal-live=all
 rank=$CRYSTAL_BUILDDIR/tests/slurm/rank
 there() { SLURM_CONF=$work/other/slurm.conf "$@"; }
 for i in 1 2 3 4 5; do # the numbers that theirs will have
-    sbatch -o /dev/null --wrap 'sleep 600' >/dev/null
+    sbatch -o /dev/null --wrap 'sleep 36000' >/dev/null
 done
 
 # who NAME JOBID: it ran there, and that job's comment says what it was, not our own one's
@@ -41,19 +41,19 @@ run env SLURM_CLUSTERS=other srun "${crystal[@]}" -J variable "$rank" "${words[@
 who variable 3
 run sbatch -M other "${crystal[@]}" -o batch.out --wrap "srun ${crystal[*]} -J batch $rank ${words[*]@Q}"
 is_over_there() { there job_is_over 4; }
-wait_until 60 is_over_there
+wait_until 300 is_over_there
 out=$(cat batch.out) err=$out
 who batch 4
 is "no job of this cluster has a comment of theirs" "$(scontrol --oneliner show job | grep -c Comment=crystal)" 0
 
 # --- whose salloc is killed ends its job there, not the job of that number here
-srun -M other "${crystal[@]}" -J killed "$rank" sh -c 'touch started; sleep 600' 2>killed.err &
+srun -M other "${crystal[@]}" -J killed "$rank" sh -c 'touch started; sleep 3000' 2>killed.err &
 pid=$!
-wait_until 60 test -e started || fail "killed: start" "$(cat killed.err)"
+wait_until 300 test -e started || fail "killed: start" "$(cat killed.err)"
 kill -KILL $pid
 wait $pid 2>/dev/null
 is_cancelled() { there job_is_over 5; }
-wait_until 60 is_cancelled
+wait_until 300 is_cancelled
 is "killed: the job there" "$(there state_field 5 JobState)" CANCELLED
 matches "killed: the job of that number here" "$(state_field 5 JobState)" '^(PENDING|RUNNING)$'
 scancel -u root
@@ -72,7 +72,7 @@ END
 run sbatch --parsable -o inside.out inside.sh "${crystal[@]}" -J inside "$rank" "${words[@]}"
 job=${out%%;*}
 is_over_here() { job_is_over "$job"; }
-wait_until 120 is_over_here
+wait_until 300 is_over_here
 refused() { # refused NAME
     echo "crystal: job $job is on cluster '$here', and $1 names 'other'; unset SLURM_JOB_ID and SLURM_JOBID to start a job there"
 }

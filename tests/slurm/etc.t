@@ -37,13 +37,13 @@ run "$etc/emulate-chain" "${crystal[@]}" --job-name=chain -- "$rank" sh -c 'echo
 is "the chain: exit code" "$code" 0
 jobs=($out)
 is "the chain: three jobs" "${#jobs[@]}" 3
-wait_until 120 job_is_over "${jobs[2]}"
+wait_until 300 job_is_over "${jobs[2]}"
 is "the chain: states" "$(for j in "${jobs[@]}"; do state_field "$j" JobState; done | tr '\n' ' ')" "COMPLETED COMPLETED COMPLETED "
 is "the chain: the program ran in the last" "$(cat chain.*.out | grep '^rank' | sort | tr '\n' ' ')" "rank 0 rank 1 "
 is "the chain: each ran its stage" "$(for j in "${jobs[@]}"; do grep -oE '^crystal: (capture|plan|emulate): [0-9]' "chain.$j.out" | cut -d' ' -f2 | sort -u; done | tr '\n' ' ')" "capture: plan: emulate: "
 run "$etc/emulate-chain" "${crystal[@]}" --job-name=broken -- false
 jobs=($out)
-wait_until 60 job_is_over "${jobs[2]}"
+wait_until 300 job_is_over "${jobs[2]}"
 is "the chain: nothing behind a failed stage" "$(for j in "${jobs[@]}"; do state_field "$j" JobState; done | tr '\n' ' ')" "FAILED CANCELLED CANCELLED "
 run "$etc/emulate-chain" --help
 is "the chain: usage" "$code" 2

@@ -5,7 +5,7 @@
 #   run srun hostname; is "exit code" "$code" 0; has "output" "$out" "$(uname -n)"
 #   done_testing
 #
-# run: runs a command with at most 120 s; $code, $out (standard output), $err (standard
+# run: runs a command with at most 600 s; $code, $out (standard output), $err (standard
 # error). CRYSTAL_CLUSTER_OPTIONS is passed to `cluster start`; CRYSTAL_SLURM_PREFIX names
 # another Slurm than the installed one (see `cluster`), for a build against it. Every wait is for a
 # condition and has a generous limit: the machine may be slow and busy.
@@ -22,6 +22,8 @@ fail() { # NAME DETAIL...
     echo "not ok $test_count - $1"
     shift
     printf '%s\n' "$@" | sed 's/^/#   /'
+    # why is often there: what the last command said
+    tail -n 8 "$work/err" 2>/dev/null | sed 's/^/#   said: /'
 }
 is() { # NAME GOT WANT
     if [ "$2" = "$3" ]; then pass "$1"; else fail "$1" "got:  $2" "want: $3"; fi
@@ -42,7 +44,7 @@ done_testing() {
 }
 
 run() {
-    timeout --kill-after=5 "${limit:-120}" "$@" >"$work/out" 2>"$work/err"
+    timeout --kill-after=5 "${limit:-600}" "$@" >"$work/out" 2>"$work/err"
     code=$?
     out=$(cat "$work/out") err=$(cat "$work/err")
 }
@@ -52,7 +54,7 @@ run() {
 submit() {
     run sbatch --parsable "$@"
     [ "$code" -eq 0 ] || return 0
-    wait_until "${limit:-120}" job_is_over "$out" || fail "job $out did not end" "$(squeue)"
+    wait_until "${limit:-600}" job_is_over "$out" || fail "job $out did not end" "$(squeue)"
     code=$(job_field ExitCode)
     code=${code%:*}
 }
@@ -154,7 +156,7 @@ job_is_over() { # JOBID
 job_field() {
     local id
     id=$(last_job)
-    wait_until 60 job_is_over "$id" || echo "job $id is not over:"
+    wait_until 300 job_is_over "$id" || echo "job $id is not over:"
     state_field "$id" "$1"
 }
 # Jobs, steps and processes of this cluster's Slurm that are neither daemons nor ours.
@@ -172,7 +174,7 @@ what_is_left() {
 is_nothing_left() { [ -z "$(what_is_left 2>/dev/null)" ]; }
 # Whatever the job has started ends with it.
 nothing_left() { # NAME
-    wait_until 45 is_nothing_left
+    wait_until 300 is_nothing_left
     is "$1" "$(what_is_left 2>&1)" ""
 }
 # A port of this machine that nobody listens on, outside of what the kernel and
@@ -197,7 +199,8 @@ run_on_terminal() {
     local line
     printf -v line '%q ' "$@"
     has_terminals
-    timeout --kill-after=5 "${limit:-120}" script -qec "$line" /dev/null >"$work/out" 2>&1
+    : >"$work/err"
+    timeout --kill-after=5 "${limit:-600}" script -qec "$line" /dev/null >"$work/out" 2>&1
     code=$?
     out=$(cat "$work/out")
 }

@@ -86,9 +86,9 @@ agents() { # NODE: process ids of its agent
 export EXACT_FAIL="14 hang" EXACT_BEGUN=$work/begun
 mkdir "$EXACT_BEGUN"
 {
-    wait_until 60 test -e crystal.two/agent.1.env
+    wait_until 300 test -e crystal.two/agent.1.env
     for rank in 0 1 2 3 12 13 14 15; do
-        wait_until 60 test -e "$EXACT_BEGUN/$rank"
+        wait_until 300 test -e "$EXACT_BEGUN/$rank"
     done
     kill -9 $(agents 1)
 } &

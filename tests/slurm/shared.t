@@ -10,7 +10,7 @@ crystal=(--crystal-logical-ranks=8 --crystal-ranks-per-node=2 --crystal-live=all
 rank=$CRYSTAL_BUILDDIR/tests/slurm/rank
 shm() { find /dev/shm -maxdepth 1 -name "crystal-$(id -u)-*" -newer "$work/start" -printf '%m\n' | sort -u; }
 {
-    wait_until 60 test -e waits
+    wait_until 300 test -e waits
     python3 "$CRYSTAL_SRCDIR/tests/slurm/stranger.py" crystal.shared/token crystal.shared/layout.yaml \
         crystal.shared/coord crystal.shared/ranks/0.trace >answers 2>&1
     shm >modes

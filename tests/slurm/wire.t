@@ -65,7 +65,7 @@ export EXACT_FAIL="2 hang" EXACT_BEGUN=$work/begun
 mkdir "$EXACT_BEGUN"
 {
     for rank in 0 1 2 3; do
-        wait_until 60 test -e "$EXACT_BEGUN/$rank"
+        wait_until 300 test -e "$EXACT_BEGUN/$rank"
     done
     # shellcheck disable=SC2046 # it, and what guards it
     kill -9 $(assistant)
