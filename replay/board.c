@@ -34,7 +34,7 @@ static uint64_t align_up(uint64_t value)
 
 static uint32_t pair_capacity(uint32_t nranks, uint32_t real_count)
 {
-    uint64_t pairs = 2 * (uint64_t)real_count * (nranks - real_count);
+    uint64_t pairs = 2 * (uint64_t)real_count * (nranks - 1);
 
     return pairs < CRYSTAL_BOARD_PAIRS_MAX ? (uint32_t)pairs : CRYSTAL_BOARD_PAIRS_MAX;
 }

@@ -12,8 +12,9 @@
  * Who writes what: header and comm table by the agent, before state = READY; a cell's
  * arrive_ns of a virtual crank by the agent, of a real crank by that rank's plugin;
  * end_ns by the rank's plugin. Times are CLOCK_MONOTONIC ns of this node; 0 = not yet;
- * a time of 1 means "long ago" (arrived before anybody asked). Frozen: version 4 (1 had
- * no ranks_per_node and no graph_channels, 2 no rings, 3 no clock_ns and node).
+ * a time of 1 means "long ago" (arrived before anybody asked). Frozen: version 5 (1 had
+ * no ranks_per_node and no graph_channels, 2 no rings, 3 no clock_ns and node, 4 no
+ * pairs of two real ranks).
  */
 #ifndef CRYSTAL_BOARD_H
 #define CRYSTAL_BOARD_H
@@ -26,7 +27,7 @@
 #include <stdint.h>
 
 #define CRYSTAL_BOARD_MAGIC   "CRYBOARD"
-#define CRYSTAL_BOARD_VERSION 4
+#define CRYSTAL_BOARD_VERSION 5
 #define CRYSTAL_BOARD_SLOTS   64 /* collectives in flight per communicator */
 #define CRYSTAL_BOARD_NAME    128
 
@@ -146,9 +147,12 @@ struct crystal_board_slot {
     uint64_t count;
 };
 
-/* Point-to-point between one real and one virtual crank, one direction. `cells` is a
- * ring of CRYSTAL_BOARD_SLOTS by the pair's own sequence number; arrive_ns[real] is the
- * time its operation started, the virtual side's comes from the agent. */
+/* Point-to-point between one real and one virtual crank, one direction. The other one
+ * is real, too, where it is the root of a gather or a scatter with virtual members:
+ * then only these are counted, and each cell says all when it is claimed, since
+ * real_crank has nothing else to tell of when it came. `cells` is a ring of
+ * CRYSTAL_BOARD_SLOTS by the pair's own sequence number; arrive_ns[real] is the time
+ * its operation started, the virtual side's comes from the agent. */
 struct crystal_board_pair_cell {
     _Atomic uint64_t
         seq_plus1; /* claimed by the real rank's plugin; freed by the agent */
@@ -168,7 +172,7 @@ struct crystal_board_pair {
 
 struct crystal_board; /* a mapping of one board */
 
-/* Pairs that one communicator has at most; it has room for every (real, virtual,
+/* Pairs that one communicator has at most; it has room for every (real, other,
  * direction) where that is less. */
 #define CRYSTAL_BOARD_PAIRS_MAX 4096U
 #define CRYSTAL_BOARD_COMMS_MAX 65536U

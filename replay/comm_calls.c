@@ -107,9 +107,21 @@ static bool is_between(const struct crystal_comm_call *call, uint32_t crank,
 static bool is_wanted(const struct crystal_comm_call *call, uint32_t crank,
                       const struct crystal_calls_walk *walk)
 {
-    if (walk->what != CRYSTAL_CALLS_COLLECTIVES)
-        return is_between(call, crank, walk->peer, walk->what == CRYSTAL_CALLS_SENDS);
-    return !is_message(call) && !crystal_func_is_parted(call->func) && !call->is_empty;
+    switch (walk->what) {
+    case CRYSTAL_CALLS_SENDS:
+        return is_between(call, crank, walk->peer, true);
+    case CRYSTAL_CALLS_RECEIVES:
+        return is_between(call, crank, walk->peer, false);
+    case CRYSTAL_CALLS_GATHERED:
+        return call->func == CRYSTAL_FUNC_GATHER &&
+               is_between(call, crank, walk->peer, true);
+    case CRYSTAL_CALLS_SCATTERED:
+        return call->func == CRYSTAL_FUNC_SCATTER &&
+               is_between(call, crank, walk->peer, false);
+    default:
+        return !is_message(call) && !crystal_func_is_parted(call->func) &&
+               !call->is_empty;
+    }
 }
 
 bool crystal_comm_calls_next(const struct crystal_comm_calls *calls,

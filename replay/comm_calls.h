@@ -33,7 +33,9 @@ struct crystal_comm_call {
 enum crystal_calls_what {
     CRYSTAL_CALLS_COLLECTIVES, /* those that are not made of messages */
     CRYSTAL_CALLS_SENDS,       /* messages of this rank to the peer */
-    CRYSTAL_CALLS_RECEIVES     /* messages of the peer to this rank */
+    CRYSTAL_CALLS_RECEIVES,    /* messages of the peer to this rank */
+    CRYSTAL_CALLS_GATHERED,    /* those of SENDS that the peer gathers */
+    CRYSTAL_CALLS_SCATTERED    /* those of RECEIVES that the peer scatters */
 };
 
 /* Where a walk stands; set what and peer, all else 0, to begin. */

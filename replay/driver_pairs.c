@@ -160,6 +160,12 @@ static bool call_tell(struct crystal_driver *d, const struct dr_comm *dc, uint32
     return true;
 }
 
+/* Whether it only says when the sandbox rank has come: its root is real, too. */
+static bool is_note(const struct dr_comm *dc, const struct crystal_board_pair *pair)
+{
+    return dc->is_real[pair->virtual_crank];
+}
+
 static bool message_tell(struct crystal_driver *d, struct dr_comm *dc,
                          struct dr_pair *dp, struct crystal_board_pair *pair,
                          struct crystal_board_pair_cell *cell, uint64_t seq,
@@ -174,9 +180,11 @@ static bool message_tell(struct crystal_driver *d, struct dr_comm *dc,
         uint64_t job_ns;
 
         dr_start(d, now_ns);
-        if (is_part(found)
-                ? !part_tell(d, dc, found, pair->virtual_crank, cell->bytes, &job_ns)
-                : !call_tell(d, dc, from, to, found->seq, &job_ns))
+        if (is_note(dc, pair))
+            job_ns = 0;
+        else if (is_part(found) ? !part_tell(d, dc, found, pair->virtual_crank,
+                                             cell->bytes, &job_ns)
+                                : !call_tell(d, dc, from, to, found->seq, &job_ns))
             return false;
         if (job_ns)
             arrive_ns = dr_own_ns(d, job_ns);
@@ -276,12 +284,27 @@ static bool message_look(struct crystal_driver *d, struct dr_comm *dc,
     return is_new;
 }
 
+/* Through the calls of the virtual rank, or those of the rank that notes. */
+static void walk_begin(const struct dr_comm *dc, const struct crystal_board_pair *pair,
+                       struct crystal_calls_walk *walk)
+{
+    if (is_note(dc, pair)) {
+        walk->what =
+            pair->real_sends ? CRYSTAL_CALLS_GATHERED : CRYSTAL_CALLS_SCATTERED;
+        walk->peer = pair->virtual_crank;
+        return;
+    }
+    walk->what = pair->real_sends ? CRYSTAL_CALLS_RECEIVES : CRYSTAL_CALLS_SENDS;
+    walk->peer = pair->real_crank;
+}
+
 /* What the pair's next message is, as far as the graph says. */
 static void message_find(struct crystal_driver *d, struct dr_comm *dc,
                          struct dr_pair *dp, const struct crystal_board_pair *pair)
 {
     struct crystal_calls_found *found = &dp->found[dp->next % CRYSTAL_BOARD_SLOTS];
-    const struct crystal_comm_calls *calls = dr_calls(d, dc, pair->virtual_crank);
+    const struct crystal_comm_calls *calls =
+        dr_calls(d, dc, is_note(dc, pair) ? pair->real_crank : pair->virtual_crank);
 
     if (!calls || !crystal_comm_calls_next(calls, &dp->walk, found) ||
         (crystal_func_is_parted(found->call->func) &&
@@ -302,8 +325,7 @@ static bool pair_look(struct crystal_driver *d, struct dr_comm *dc, struct dr_pa
             pair->virtual_crank >= dc->entry->nranks)
             return false; /* a plugin's mistake cannot be waited for */
         dp->is_seen = true;
-        dp->walk.what = pair->real_sends ? CRYSTAL_CALLS_RECEIVES : CRYSTAL_CALLS_SENDS;
-        dp->walk.peer = pair->real_crank;
+        walk_begin(dc, pair, &dp->walk);
     }
     while (dp->next - dp->first < CRYSTAL_BOARD_SLOTS &&
            atomic_load_explicit(&pair->cells[dp->next % CRYSTAL_BOARD_SLOTS].seq_plus1,

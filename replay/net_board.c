@@ -2,12 +2,14 @@
  *
  * Timed mode only: a collective takes the slot of its number, or joins it where another
  * sandbox rank was first, and both must mean the same operation; a transfer to or from
- * a virtual rank takes a cell of its pair. In immediate mode virtual ranks have arrived
- * long ago and nobody asks when real ones do.
+ * a virtual rank takes a cell of its pair; one with a real root of a gather or a
+ * scatter is noted in such a cell. In immediate mode virtual ranks have arrived long
+ * ago and nobody asks when real ones do.
  */
 #include "config.h"
 
 #include "replay/net.h"
+#include "replay/net_payload.h"
 #include "replay/run_writer.h"
 #include "replay/wait_list.h"
 #include "runtime/clock.h"
@@ -237,6 +239,58 @@ uint64_t crystal_operation_partner_ns(struct crystal_operation *op)
                 : 0;
 }
 
+/* --- notes --- */
+
+/* Whether this rank has no other part in a collective with virtual ranks than this
+ * transfer, which is with a real one: the root of a gather or a scatter. */
+static int is_with_root(const struct crystal_operation *op)
+{
+    return atomic_load(&op->has_call) && op->peer != op->comm->crank &&
+           ((op->api_func == CRYSTAL_FUNC_GATHER && op->func == CRYSTAL_FUNC_SEND) ||
+            (op->api_func == CRYSTAL_FUNC_SCATTER && op->func == CRYSTAL_FUNC_RECV));
+}
+
+/* Tells that this rank has come, at once and for good: the cell is the agent's from
+ * then on. 0: it has not freed the place yet. */
+static int note(struct crystal_operation *op, struct crystal_board_comm *entry)
+{
+    uint32_t nranks = op->comm->ops.nranks;
+    _Atomic uint64_t *seq =
+        &op->comm->ops.peer_seq[2 * nranks + op->peer +
+                                (op->func == CRYSTAL_FUNC_RECV ? nranks : 0)];
+    struct crystal_board_pair *pair = pair_find(op, entry);
+    struct crystal_board_pair_cell *cell;
+
+    if (!pair)
+        return 1; /* the job is stopped */
+    cell = &pair->cells[atomic_load(seq) % CRYSTAL_BOARD_SLOTS];
+    if (atomic_load_explicit(&cell->seq_plus1, memory_order_acquire))
+        return 0;
+    cell->bytes = op->count * op->elt_bytes;
+    atomic_store_explicit(&cell->real_arrive_ns, op->start_ns, memory_order_relaxed);
+    atomic_store_explicit(&cell->end_ns, op->start_ns, memory_order_relaxed);
+    atomic_store_explicit(&cell->seq_plus1, atomic_fetch_add(seq, 1) + 1,
+                          memory_order_release);
+    crystal_board_ring(board_of(op));
+    return 1;
+}
+
+static int note_sync(struct crystal_operation *op, struct crystal_board_comm *entry)
+{
+    struct crystal_error err = {0};
+
+    if (atomic_load(&op->is_noted))
+        return 1;
+    if (crystal_payload_call(op, &err)) {
+        crystal_net_stop(op->comm->module, "%s", crystal_error_text(&err));
+        return 1;
+    }
+    if (is_with_root(op) && !note(op, entry))
+        return 0;
+    atomic_store(&op->is_noted, 1);
+    return 1;
+}
+
 /* --- both --- */
 
 int crystal_operation_is_ready(struct crystal_operation *op)
@@ -250,7 +304,8 @@ int crystal_operation_is_ready(struct crystal_operation *op)
         return 1;
     if (!op->is_p2p)
         return slot_sync(op, entry) != NULL;
-    return !is_peer_virtual(op, entry) || cell_sync(op, entry) != NULL;
+    return is_peer_virtual(op, entry) ? cell_sync(op, entry) != NULL
+                                      : note_sync(op, entry);
 }
 
 void crystal_operation_begin(struct crystal_operation *op)

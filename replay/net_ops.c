@@ -78,7 +78,7 @@ int crystal_ops_init(struct crystal_ops *ops, uint32_t nranks)
     ops->calls = calloc(ops->call_count, sizeof *ops->calls);
     ops->operations = calloc(ops->operation_count, sizeof *ops->operations);
     ops->proxies = calloc(ops->proxy_count, sizeof *ops->proxies);
-    ops->peer_seq = calloc(2 * (size_t)nranks, sizeof *ops->peer_seq);
+    ops->peer_seq = calloc(4 * (size_t)nranks, sizeof *ops->peer_seq);
     if (!ops->calls || !ops->operations || !ops->proxies || !ops->peer_seq) {
         crystal_ops_fini(ops);
         return -ENOMEM;

@@ -74,6 +74,7 @@ struct crystal_operation {
     uint64_t
         graph_seq; /* of the call, as the graph counts: among collectives of all
                       kinds, or among the sends of that pair; until has_call as seq */
+    _Atomic uint32_t is_noted; /* net_board.c: between real ranks, and dealt with */
     _Atomic uint32_t has_call; /* graph_seq and api_func are what the graph says */
     uint64_t order;
     uint64_t api_ns;
@@ -127,7 +128,8 @@ struct crystal_ops {
     _Atomic uint32_t has_calls;    /* the caller sends API events */
     _Atomic uint64_t p2p_channels; /* a bit for each that had a part of a transfer */
     uint32_t nranks;
-    _Atomic uint64_t *peer_seq; /* sends per peer, receives per peer */
+    _Atomic uint64_t *peer_seq; /* sends per peer, receives per peer; and the same of
+                                   those that are noted on the board */
     _Atomic uint64_t lost;      /* events without a place or with a dead parent */
 };
 

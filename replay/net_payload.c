@@ -102,8 +102,7 @@ static void repeat_tell(struct crystal_operation *op, bool differs)
                     comm_name(op), (unsigned long long)op->graph_seq);
 }
 
-/* What call the operation is or belongs to, where the graph says it. */
-static int call_find(struct crystal_operation *op, struct crystal_error *err)
+int crystal_payload_call(struct crystal_operation *op, struct crystal_error *err)
 {
     enum crystal_calls_what what = !op->is_p2p ? CRYSTAL_CALLS_COLLECTIVES
                                    : op->func == CRYSTAL_FUNC_SEND
@@ -135,7 +134,7 @@ int crystal_payload_plan(struct crystal_operation *op, struct crystal_payload_pl
 {
     struct crystal_payload_plan plan = {.dtype = op->dtype, .redop = ncclSum};
     const struct crystal_op *record = NULL;
-    int code = call_find(op, err);
+    int code = crystal_payload_call(op, err);
 
     if (code)
         return code;
@@ -377,7 +376,7 @@ int crystal_payload_p2p(struct crystal_operation *op, uint64_t offset, uint64_t 
 {
     struct crystal_record_at at = {0};
     uint64_t have = 0;
-    int code = bytes ? call_find(op, err) : 0;
+    int code = bytes ? crystal_payload_call(op, err) : 0;
 
     if (code || !bytes) /* an all-to-all's empty share: nothing was kept of it */
         return code;

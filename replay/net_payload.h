@@ -27,6 +27,10 @@ int crystal_payload_init(struct crystal_net_comm *comm,
                          struct crystal_board_comm *entry, struct crystal_error *err);
 void crystal_payload_fini(struct crystal_net_comm *comm);
 
+/* Finds out what call the operation is or belongs to, where the graph says it: sets its
+ * api_func, graph_seq and has_call. -ENOMEM. */
+int crystal_payload_call(struct crystal_operation *op, struct crystal_error *err);
+
 /* Whether the contents of the operation's messages matter to virtual ranks and from
  * them: not those of floating point where CRYSTAL_VALUES=off. */
 int crystal_payload_is_valued(const struct crystal_operation *op);

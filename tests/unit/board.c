@@ -66,7 +66,7 @@ static void two_mappings(void)
     CHECK_EQ(mine->nranks, 4);
     CHECK_EQ(mine->real_count, 2);
     CHECK_EQ(mine->graph_comm, 3);
-    CHECK_EQ(mine->pair_capacity, 8);
+    CHECK_EQ(mine->pair_capacity, 12);
     CHECK_STR(mine->name, "/default_pg/0//cpu//0");
     CHECK_EQ(crystal_board_members(plugin, mine)[3], 24);
     CHECK_EQ(crystal_board_is_real(plugin, mine)[3], 1);

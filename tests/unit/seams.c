@@ -300,7 +300,7 @@ static void board_places(void)
         PLACE(crystal_board_pair, cells, 16),
     };
 
-    CHECK_EQ(CRYSTAL_BOARD_VERSION, 4);
+    CHECK_EQ(CRYSTAL_BOARD_VERSION, 5);
     CHECK_EQ(CRYSTAL_BOARD_SLOTS, 64);
     check_places(places, sizeof places / sizeof places[0]);
 }
