@@ -2,7 +2,7 @@
  * by every rank that gets one.
  *
  * usage: exactprog [--iterations I] [--elements E] [--per-node P] [--split]
- *                  [--shares sent|left-out|moving] [--floats]
+ *                  [--shares sent|left-out|moving] [--floats] [--calls]
  *                  [--fail-rank R --fail kill|exit|hang|other]
  *
  * Ranks, library and ids as in nccl_program.h. Groups: the world, the ranks of each
@@ -14,6 +14,7 @@
  * Where nothing goes, "sent" sends and receives nothing, "left-out" makes no call, as
  * PyTorch's NCCL backend does; "moving" neither, and who gets nothing is another one in
  * each iteration.
+ * --calls: ncclAlltoAll, ncclGather and ncclScatter of each group more.
  * --floats: the numbers are float64, which has all of these sums exactly.
  * --fail: in iteration 1 rank R dies of SIGKILL, exits with code 7, sleeps for ever, or
  * calls another operation than the others. EXACT_FAIL="R how" in the environment says
@@ -33,7 +34,7 @@
 #include <unistd.h>
 
 static struct options {
-    int iterations, elements, per_node, fail_rank, is_split, is_float;
+    int iterations, elements, per_node, fail_rank, is_split, is_float, has_calls;
     const char *fail, *shares;
 } options = {.iterations = 3,
              .elements = 1000,
@@ -218,6 +219,52 @@ static void uneven(const struct group *g, int64_t e)
                         : -1);
 }
 
+static void call_all_to_all(const struct group *g, int64_t e)
+{
+    fill(500, e * g->size);
+    OK(AlltoAll(in, out, (size_t)e, type, g->comm, stream));
+    OK(stream_synchronize(stream));
+    for (int k = 0; k < g->size; k++)
+        for (int64_t i = 0; i < e; i++)
+            compare("all-to-all call", k * e + i,
+                    value(member(g, k), 500, g->crank * e + i));
+}
+
+static void call_gather(const struct group *g, int root, int64_t e)
+{
+    fill(600 + root, e);
+    OK(Gather(in, out, (size_t)e, type, root, g->comm, stream));
+    OK(stream_synchronize(stream));
+    for (int k = 0; g->crank == root && k < g->size; k++)
+        for (int64_t i = 0; i < e; i++)
+            compare("gather", k * e + i, value(member(g, k), 600 + root, i));
+}
+
+static void call_scatter(const struct group *g, int root, int64_t e)
+{
+    fill(700 + root, e * g->size);
+    OK(Scatter(in, out, (size_t)e, type, root, g->comm, stream));
+    OK(stream_synchronize(stream));
+    for (int64_t i = 0; i < e; i++)
+        compare("scatter", i, value(member(g, root), 700 + root, g->crank * e + i));
+}
+
+/* Those that the library makes of sends and receives, among others and one behind the
+ * other. */
+static void calls(const struct group *g, int64_t e)
+{
+    call_all_to_all(g, e);
+    all_gather(g, e);
+    call_all_to_all(g, e + 1);
+    call_all_to_all(g, 1);
+    for (int root = 0; root < g->size; root += 3) {
+        call_gather(g, root, e);
+        shift(g, e);
+        call_scatter(g, root, e);
+        all_reduce(g, e);
+    }
+}
+
 static void everything(const struct group *g, int64_t e)
 {
     all_reduce(g, e);
@@ -229,6 +276,8 @@ static void everything(const struct group *g, int64_t e)
     }
     shift(g, e);
     all_to_all(g, e);
+    if (options.has_calls)
+        calls(g, e);
 }
 
 static void tell_begun(void)
@@ -292,15 +341,12 @@ static void read_environment(void)
 
 static void parse(int argc, char **argv)
 {
-    static const struct option list[] = {{"iterations", 1, NULL, 'i'},
-                                         {"elements", 1, NULL, 'e'},
-                                         {"per-node", 1, NULL, 'p'},
-                                         {"fail-rank", 1, NULL, 'r'},
-                                         {"fail", 1, NULL, 'f'},
-                                         {"split", 0, NULL, 's'},
-                                         {"shares", 1, NULL, 'z'},
-                                         {"floats", 0, NULL, 'd'},
-                                         {NULL, 0, NULL, 0}};
+    static const struct option list[] = {
+        {"iterations", 1, NULL, 'i'}, {"elements", 1, NULL, 'e'},
+        {"per-node", 1, NULL, 'p'},   {"fail-rank", 1, NULL, 'r'},
+        {"fail", 1, NULL, 'f'},       {"split", 0, NULL, 's'},
+        {"shares", 1, NULL, 'z'},     {"floats", 0, NULL, 'd'},
+        {"calls", 0, NULL, 'c'},      {NULL, 0, NULL, 0}};
     int c;
 
     while ((c = getopt_long(argc, argv, "", list, NULL)) >= 0) {
@@ -318,6 +364,8 @@ static void parse(int argc, char **argv)
             options.is_split = 1;
         else if (c == 'd')
             options.is_float = 1;
+        else if (c == 'c')
+            options.has_calls = 1;
         else if (c == 'f')
             options.fail = optarg;
         else if (c == 'z')
@@ -335,7 +383,7 @@ int main(int argc, char **argv)
     program_begin(NULL);
     if (options.per_node < 1 || world_size % options.per_node || options.elements < 1)
         die("--per-node does not divide the ranks");
-    room = sizeof *in * (size_t)(options.elements + 1) * (size_t)world_size;
+    room = sizeof *in * (size_t)(options.elements + 2) * (size_t)world_size;
     in = malloc(room);
     out = malloc(room);
     if (!in || !out)

@@ -2,7 +2,7 @@
  * NCCL API, cheap enough for the CPU that all ranks of a small job can run for real on
  * one machine, as the truth that an emulated run is compared with.
  *
- * usage: timed_train --layout dp|1f1b|alltoall [--iterations N] [--compute-us U]
+ * usage: timed_train --layout dp|1f1b|alltoall|calls [--iterations N] [--compute-us U]
  *                    [--elements E] [--microbatches M] [--pp P] [--ep P]
  *                    [--slow RANK=FACTOR[,...]]
  *
@@ -16,6 +16,10 @@
  * b go E/P (1 + (3 a + 5 b + layer) % 4 / 2) elements, b computes as long as what it
  * got asks for, and all goes back; then an all-reduce of the world, one element, waited
  * for
+ *   calls     the calls that the library makes of sends and receives, E elements from
+ * or to each rank, each waited for: an all-to-all of the world behind U, twice, with an
+ * all-reduce between; a gather and a scatter with the first rank as root, then with the
+ * last one, each behind U / 2
  *
  * Prints per iteration "rank R iteration I ms T", and at the end "rank R behind I: T
  * ms, computes C ms, CPU U ms, queues Q ms" of the time after the first I iterations:
@@ -201,6 +205,39 @@ static void iterate_alltoall(void)
     OK(stream_synchronize(main_stream));
 }
 
+/* --- calls --- */
+
+static void gather_and_scatter(int root)
+{
+    size_t count = (size_t)options.elements;
+    int most = options.elements * world_size;
+
+    compute(options.compute_us / 2.0);
+    OK(Gather(buffer(0, most), buffer(1, most), count, ncclFloat32, root, world.comm,
+              main_stream));
+    OK(stream_synchronize(main_stream));
+    compute(options.compute_us / 2.0);
+    OK(Scatter(buffer(0, most), buffer(1, most), count, ncclFloat32, root, world.comm,
+               main_stream));
+    OK(stream_synchronize(main_stream));
+}
+
+static void iterate_calls(void)
+{
+    int most = options.elements * world_size;
+
+    for (int i = 0; i < 2; i++) {
+        compute(options.compute_us);
+        OK(AlltoAll(buffer(0, most), buffer(1, most), (size_t)options.elements,
+                    ncclFloat32, world.comm, main_stream));
+        if (!i)
+            all_reduce(2, options.elements, &world, main_stream);
+        OK(stream_synchronize(main_stream));
+    }
+    gather_and_scatter(0);
+    gather_and_scatter(world_size - 1);
+}
+
 /* --- what it cost --- */
 
 static struct use {
@@ -341,8 +378,10 @@ int main(int argc, char **argv)
         iterate = iterate_1f1b;
     else if (strcmp(options.layout, "alltoall") == 0 && options.ep > 1)
         iterate = iterate_alltoall;
+    else if (strcmp(options.layout, "calls") == 0)
+        iterate = iterate_calls;
     else
-        die("--layout is dp, 1f1b (with --pp) or alltoall (with --ep)");
+        die("--layout is dp, 1f1b (with --pp), alltoall (with --ep) or calls");
     factor = factor_of(rank);
     make_groups();
     OK(stream_create(&main_stream));
