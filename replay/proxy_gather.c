@@ -18,6 +18,7 @@
 #include "config.h"
 
 #include "replay/proxy_internal.h"
+#include "runtime/nccl_names.h"
 #include "runtime/clock.h"
 
 #include <stdlib.h>
@@ -189,14 +190,14 @@ static void learn(struct proxy_comm *comm, struct proxy_gather *gather, uint32_t
         int32_t version = proxy_get_i32(slice, layout->peer_version);
         int32_t crank = proxy_get_i32(slice, layout->peer_rank);
 
-        char text[PROXY_VERSION_TEXT];
+        char text[CRYSTAL_NCCL_VERSION_TEXT];
 
         if (version < layout->version_min || version > layout->version_max)
             proxy_comm_fail(comm,
                             "logical rank %u runs NCCL %s, but the job is set up for "
                             "NCCL %s; set nccl.version in crystal.yaml to it",
                             comm->members[member->crank],
-                            proxy_version_text(version, text), layout->versions);
+                            crystal_nccl_version_text(version, text), layout->versions);
         else if (crank < 0 || (uint32_t)crank != member->crank)
             proxy_comm_fail(comm,
                             "logical rank %u says that it is rank %d, the members say "

@@ -11,6 +11,8 @@
 
 #include "replay/proxy_layout.h"
 
+#include "runtime/nccl_names.h"
+
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -66,16 +68,6 @@ static const struct proxy_layout rows[] = {
 };
 #define ROW_COUNT (sizeof rows / sizeof rows[0])
 
-const char *proxy_version_text(int version, char text[PROXY_VERSION_TEXT])
-{
-    if (version < 10000)
-        (void)snprintf(text, PROXY_VERSION_TEXT, "code %d", version);
-    else
-        (void)snprintf(text, PROXY_VERSION_TEXT, "%d.%d.%d", version / 10000,
-                       version / 100 % 100, version % 100);
-    return text;
-}
-
 /* Which versions may be used. */
 static void list_known(bool allow_untested, char *text, size_t bytes)
 {
@@ -91,7 +83,7 @@ static void list_known(bool allow_untested, char *text, size_t bytes)
 const struct proxy_layout *proxy_layout_find(int version, bool allow_untested,
                                              struct crystal_error *err)
 {
-    char name[PROXY_VERSION_TEXT], known[128];
+    char name[CRYSTAL_NCCL_VERSION_TEXT], known[128];
 
     for (size_t i = 0; i < ROW_COUNT; i++) {
         if (version && (version < rows[i].version_min || version > rows[i].version_max))
@@ -103,13 +95,13 @@ const struct proxy_layout *proxy_layout_find(int version, bool allow_untested,
             "the messages of NCCL %s were read from its sources, but "
             "not tested; set nccl.untested to yes in crystal.yaml to "
             "try them",
-            proxy_version_text(version, name));
+            crystal_nccl_version_text(version, name));
         return NULL;
     }
     list_known(allow_untested, known, sizeof known);
     (void)crystal_error_set(err, ENOTSUP,
                             "the messages of NCCL %s are not known; use NCCL %s",
-                            proxy_version_text(version, name), known);
+                            crystal_nccl_version_text(version, name), known);
     return NULL;
 }
 

@@ -58,9 +58,6 @@ const struct proxy_layout *proxy_layout_find(int version, bool allow_untested,
                                              struct crystal_error *err);
 /* The versions whose check-in has this size, "of an unknown version" if none. */
 const char *proxy_layout_of_checkin(uint32_t checkin_bytes);
-/* "2.28.9"; text has room for PROXY_VERSION_TEXT. */
-#define PROXY_VERSION_TEXT 32
-const char *proxy_version_text(int version, char text[PROXY_VERSION_TEXT]);
 
 /* Who a virtual rank is, for the clone of a message. */
 struct proxy_identity {

@@ -3,6 +3,8 @@
 
 #include "runtime/nccl_names.h"
 
+#include <stdio.h>
+
 const char *crystal_func_name(unsigned func)
 {
     static const char *const names[CRYSTAL_FUNC_COUNT] = {
@@ -39,4 +41,14 @@ int crystal_func_reduces(unsigned func)
 {
     return func == CRYSTAL_FUNC_REDUCE || func == CRYSTAL_FUNC_REDUCESCATTER ||
            func == CRYSTAL_FUNC_ALLREDUCE;
+}
+
+const char *crystal_nccl_version_text(int version, char text[CRYSTAL_NCCL_VERSION_TEXT])
+{
+    if (version < 10000)
+        (void)snprintf(text, CRYSTAL_NCCL_VERSION_TEXT, "code %d", version);
+    else
+        (void)snprintf(text, CRYSTAL_NCCL_VERSION_TEXT, "%d.%d.%d", version / 10000,
+                       version / 100 % 100, version % 100);
+    return text;
 }

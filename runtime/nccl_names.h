@@ -16,4 +16,9 @@ int crystal_func_has_root(unsigned func);
 /* 1 where the function reduces (reduce, reducescatter, allreduce). */
 int crystal_func_reduces(unsigned func);
 
+/* "2.28.9" of an NCCL_VERSION_CODE; text has room for CRYSTAL_NCCL_VERSION_TEXT. */
+#define CRYSTAL_NCCL_VERSION_TEXT 32
+const char *crystal_nccl_version_text(int version,
+                                      char text[CRYSTAL_NCCL_VERSION_TEXT]);
+
 #endif

@@ -3,6 +3,7 @@
 #include "config.h"
 
 #include "replay/proxy_layout.h"
+#include "runtime/nccl_names.h"
 
 #include "tests/unit/proxy_world.h"
 
@@ -358,7 +359,7 @@ static void version_2_29_3(void)
 static void versions(void)
 {
     struct crystal_error err = {0};
-    char text[PROXY_VERSION_TEXT];
+    char text[CRYSTAL_NCCL_VERSION_TEXT];
 
     CHECK_EQ(proxy_layout_find(0, false, &err)->version_max, 22809);
     CHECK_EQ(proxy_layout_find(22803, false, &err)->is_one_way, 1);
@@ -373,7 +374,7 @@ static void versions(void)
     CHECK(proxy_layout_find(23007, false, &err) == NULL);
     CHECK_STR(err.text, "the messages of NCCL 2.30.7 are not known; use NCCL 2.28.7 to "
                         "2.28.9, 2.28.3");
-    CHECK_STR(proxy_version_text(2708, text), "code 2708");
+    CHECK_STR(crystal_nccl_version_text(2708, text), "code 2708");
 }
 
 int main(void)
