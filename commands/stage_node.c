@@ -3,6 +3,7 @@
 
 #include "commands/stage_node.h"
 
+#include "replay/proxy_layout.h"
 #include "replay/run_record.h"
 #include "runtime/blockfile.h"
 #include "runtime/env.h"
@@ -75,6 +76,18 @@ static void env_absent(struct stage *stage)
     stage_env_defaults(&stage->env, settings, sizeof settings / sizeof settings[0]);
 }
 
+/* Of NCCL, those that the service answers. */
+static void env_versions(struct stage *stage)
+{
+    const struct crystal_target *target = &stage->layout.target;
+    const struct proxy_layout *row =
+        proxy_layout_find((int)target->nccl_version, target->nccl_untested, NULL);
+
+    if (row)
+        stage_env_add(&stage->env, "%s=%d-%d", CRYSTAL_ENV_NCCL_VERSIONS,
+                      row->version_min, row->version_max);
+}
+
 int stage_node_open(struct stage *stage, int timed, struct stage_far *far,
                     struct crystal_error *err)
 {
@@ -112,6 +125,7 @@ int stage_node_open(struct stage *stage, int timed, struct stage_far *far,
     crystal_launch_keep_clean(stage->launch, crystal_node_directory(stage->service));
     stage_env_add(&stage->env, "%s=%s", CRYSTAL_ENV_BOARD,
                   crystal_node_board_path(stage->service));
+    env_versions(stage);
     stage_env_add(&stage->env, "NCCL_NET_PLUGIN=%s", plugin);
     stage_env_add(&stage->env, "NCCL_PROFILER_PLUGIN=%s", plugin);
     /* NCCL 2.28 unloads a plugin with its last communicator and forgets its name; a

@@ -4,9 +4,10 @@
 #include "replay/plugin_net.h"
 
 #include "replay/net.h"
-#include "runtime/file_limit.h"
 #include "replay/net_copy.h"
 #include "replay/net_device.h"
+#include "replay/net_version.h"
+#include "runtime/file_limit.h"
 #include "runtime/log.h"
 #include "runtime/nccl_net_abi.h"
 
@@ -59,6 +60,8 @@ static ncclResult_t net_init(void **ctx, uint64_t comm_id,
     (void)log;
     if (!module)
         return nccl_result(-err.code); /* logged by the module */
+    if (crystal_net_version_check(module, __builtin_return_address(0)))
+        return nccl_result(crystal_net_abort_check(module));
     context = calloc(1, sizeof *context);
     if (!context)
         return ncclSystemError;

@@ -74,6 +74,10 @@
 /* Plugin: how many NICs NCCL sees, crystal0 and so on, each of the wire's speed;
  * unset = 1. */
 #define CRYSTAL_ENV_NICS "CRYSTAL_NICS"
+/* Plugin with a board: the versions of NCCL whose set-up the virtual ranks answer,
+ * NCCL_VERSION_CODEs "22807-22809"; another one ends the job with a sentence. Unset:
+ * none is refused. */
+#define CRYSTAL_ENV_NCCL_VERSIONS "CRYSTAL_NCCL_VERSIONS"
 /* Plugin: where those NICs are in this machine, PCI addresses (0000:18:00.0) with
  * commas, one for each; unset = nowhere, NCCL takes them for far from every GPU. */
 #define CRYSTAL_ENV_NIC_PCI "CRYSTAL_NIC_PCI"

@@ -47,6 +47,21 @@ check "capture" "$code $said" "0 "
 run plan "$job" --iterations 8
 check "plan" "$code $said" "0 "
 
+# --- another NCCL than the job is set up for (hostccl is one of 2.28.9): it would wait in
+# its set-up for ever
+echo 'nccl: {version: 2.28.3}' >"$work/yaml"
+cp -r "$job" "$work/older"
+"$scrystal" layout --logical-ranks=16 --ranks-per-node=4 --config="$work/yaml" \
+    --parallel=tp=2,pp=2,dp=4 --sandbox=0-3 --job-dir="$work/older" --write --iterations=3 \
+    >/dev/null
+rm "$work/older/job.profile"
+for stage in plan emulate; do
+    run "$stage" "$work/older" --iterations "$(iterations "$stage")"
+    check "$stage of another NCCL" "$code $(sed 's/: rank [0-3] /: rank R /' <<<"$said")" \
+        "70 crystal: $stage: rank R runs NCCL 2.28.9, the job is set up for NCCL 2.28.3; set nccl.version in crystal.yaml to 2.28.9, or use that NCCL"
+    cp "$job/job.profile" "$work/older"
+done
+
 # --- spill_dir: contents of messages lie there, as in the job directory else; and each of
 # the four ranks may lock its part of limits.pinned_bytes
 cat >"$work/yaml" <<YAML
