@@ -76,7 +76,7 @@ this_hour() { date +%FT%H:00:00; }
 for attempt in 1 2; do # the hour may end meanwhile, but not twice
     hour=$(this_hour) got=''
     run srun "${crystal[@]}" -J summed --crystal-stages=capture "$rank" sleep 2
-    wait_until 60 is_reported
+    wait_until 300 is_reported
     [ "$hour" != "$(this_hour)" ] || break
 done
 is "sreport: physical CPUs only" "$got" "$want"

@@ -75,7 +75,7 @@ is "... where -w says" "$code $(sort -u <<<"$out")" "0 n3"
 # --- job arrays: a directory for each task
 submit "${crystal[@]}" --array=3-4 -J array -o array.%a --wrap "srun ${crystal[*]} $rank"
 is "array: a task" "$code" 0
-wait_until 60 test -e crystal.array.3/ranks/7.trace -a -e crystal.array.4/ranks/7.trace
+wait_until 300 test -e crystal.array.3/ranks/7.trace -a -e crystal.array.4/ranks/7.trace
 is "array: directories" "$(echo crystal.array*)" "crystal.array.3 crystal.array.4"
 
 # --- a job that comes again goes on behind the last finished stage
@@ -90,7 +90,7 @@ is_back() { [ "$(state_field "$1" JobState) $(state_field "$1" Restarts)" = "PEN
 # run was ended: slurmd takes it for that one, "already killed", since credentials count
 # whole seconds. The first run's shell may live to say a code, or not.
 again() { # NAME JOB: has been put back
-    wait_until 120 is_back "$2" || fail "$1: comes again" "$(scontrol show job "$2")"
+    wait_until 300 is_back "$2" || fail "$1: comes again" "$(scontrol show job "$2")"
     scontrol update JobId="$2" StartTime=now+2
     wait_until 300 job_is_over "$2"
     is "$1: state" "$(state_field "$2" JobState) $(state_field "$2" Restarts)" "COMPLETED 1"
@@ -99,13 +99,13 @@ again() { # NAME JOB: has been put back
 }
 run sbatch --parsable "${all[@]}" -J requeue -o requeue.out job
 id=$out
-wait_until 60 test -s crystal.requeue/runs/001/1.run
+wait_until 300 test -s crystal.requeue/runs/001/1.run
 matches "requeue: the lock names the job" "$(cat crystal.requeue/lock)" "^process [0-9]+ on .*, job $id \\(restart 0\\)\$"
 scontrol requeue "$id"
 again requeue "$id"
 run sbatch --parsable "${all[@]}" -J preempted -o preempted.out -p low --exclusive -w n1 job
 id=$out
-wait_until 60 test -s crystal.preempted/runs/001/1.run
+wait_until 300 test -s crystal.preempted/runs/001/1.run
 run srun -p high -w n1 --exclusive true
 is "preemption: the other job" "$code" 0
 again preempted "$id"
