@@ -251,9 +251,102 @@ static void all_have_the_closed_forms_times(void)
     close_stage();
 }
 
+/* Ranks 0 and 1 are real, and rank 0 gathers: the part of rank 1 is no message with a
+ * virtual rank, and is noted. */
+static void gathers_rank(struct job *j, const char *folder, uint32_t lrank)
+{
+    job_rank(j, folder, lrank);
+    job_comm(j, "w", lrank, N);
+    call(j, CRYSTAL_FUNC_GATHER, 0, COUNT);
+    job_sync(j, 0, 10);
+    for (uint64_t i = 0; i < 4; i++) {
+        j->now_ns += 1000000 * (lrank + 1);
+        call(j, CRYSTAL_FUNC_GATHER, 0, COUNT);
+        job_sync(j, 0, 10);
+        job_hint(j, i + 1);
+    }
+    job_rank_end(j);
+}
+
+static void open_gathers(void)
+{
+    static const uint8_t is_real[] = {1, 1, 0, 0};
+    static const uint32_t sandbox[] = {0, 1};
+    struct job *j = &stage.job;
+
+    memset(&stage, 0, sizeof stage);
+    job_begin(j, N, NULL, "0-3", "0-3");
+    job_text(j, "comms.tab", "w\t4\t0-3\n");
+    for (uint32_t r = 0; r < N; r++) {
+        gathers_rank(j, "ranks", r);
+        gathers_rank(j, "plan", r);
+    }
+    JOB_MUST(crystal_graph_build(j->dir, &job_err));
+    JOB_MUST(crystal_plan_compose(j->dir, NULL, &first_pass, &job_err));
+    memcpy(j->layout.sandbox, sandbox, sizeof sandbox);
+    j->layout.sandbox_count = 2;
+    stage_board(&stage, j->dir, is_real, 1);
+}
+
+/* Receives from ranks 2 and 3, and the note of rank 1. */
+static void gather_begin(struct messages *m, uint64_t seq)
+{
+    memset(m, 0, sizeof *m);
+    stage.crank = 0;
+    m->cells[N + 2] = message(&stage, 0, 2, 0, seq);
+    m->cells[N + 3] = message(&stage, 1, 3, 0, seq);
+    stage.crank = 1;
+    m->cells[0] = message(&stage, 2, 0, 1, seq);
+}
+
+static void gather_end(struct messages *m, uint64_t root_ns, uint64_t end_ns,
+                       uint64_t noted_ns)
+{
+    for (uint32_t i = N + 2; i <= N + 3; i++)
+        atomic_store(&m->cells[i]->real_arrive_ns, root_ns);
+    atomic_store(&m->cells[0]->real_arrive_ns, noted_ns);
+    atomic_store(&m->cells[0]->end_ns, noted_ns); /* the driver's from here on */
+    m->cells[0] = NULL;
+    crystal_board_ring(stage.board);
+    end(m, end_ns);
+}
+
+static void a_rank_with_a_real_root_is_noted(void)
+{
+    const struct crystal_transfer_wire wire = {1000000000,          1000, 0, 1, 0, 0, 0,
+                                               CRYSTAL_PROTO_SIMPLE};
+    const struct crystal_transfer_op op = {CRYSTAL_FUNC_GATHER, N, 0, COUNT, 4, 0};
+    uint64_t come[N], ends[N], scratch[2 * N], set_up_ns;
+    struct messages m;
+
+    open_gathers();
+    gather_begin(&m, 0);
+    for (uint32_t k = 2; k < N; k++)
+        CHECK_EQ(await64(&m.cells[N + k]->virtual_arrive_ns), 1);
+    set_up_ns = now();
+    gather_end(&m, set_up_ns, set_up_ns, set_up_ns);
+    for (uint32_t k = 0; k < N; k++)
+        ends[k] = set_up_ns;
+    for (uint64_t i = 1; i <= ITERATIONS && check_ok; i++) {
+        gather_begin(&m, i);
+        for (uint32_t k = 0; k < N; k++)
+            come[k] = ends[k] + 1000000 * (k + 1);
+        for (uint32_t k = 2; k < N; k++)
+            CHECK_EQ(await64(&m.cells[N + k]->virtual_arrive_ns), come[k]);
+        come[0] = come[2] + 1234567 * (i % 3);
+        come[1] = come[3] + 777777 * (i % 2); /* sometimes the latest */
+        crystal_transfer_coll(&wire, &op, come, ends, scratch);
+        gather_end(&m, come[0], ends[0], come[1]);
+    }
+    CHECK_EQ(atomic_load(&crystal_board_header(stage.board)->timeline),
+             CRYSTAL_BOARD_FOLLOWS);
+    close_stage();
+}
+
 int main(void)
 {
     check_begin();
     CHECK_RUN(all_have_the_closed_forms_times);
+    CHECK_RUN(a_rank_with_a_real_root_is_noted);
     return check_end();
 }
