@@ -11,11 +11,8 @@
 #include "replay/driver_internal.h"
 
 #include "replay/parts.h"
-#include "runtime/nccl_names.h"
 
-#include <errno.h>
 #include <stdlib.h>
-#include <string.h>
 
 /* --- parts of collectives --- */
 
