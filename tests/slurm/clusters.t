@@ -47,7 +47,7 @@ who batch 4
 is "no job of this cluster has a comment of theirs" "$(scontrol --oneliner show job | grep -c Comment=crystal)" 0
 
 # --- whose salloc is killed ends its job there, not the job of that number here
-srun -M other "${crystal[@]}" -J killed "$rank" sh -c 'touch started; sleep 3000' 2>killed.err &
+srun -M other "${crystal[@]}" -J killed "$rank" sh -c 'touch started; exec sleep 3000' 2>killed.err &
 pid=$!
 wait_until 300 test -e started || fail "killed: start" "$(cat killed.err)"
 kill -KILL $pid
