@@ -259,7 +259,10 @@ static int emulate(struct stage *stage, struct watch *watch)
 
 int stage_emulate(struct stage *stage, uint32_t node_number)
 {
-    struct watch watch = {.ends.task_count = stage->own.end - stage->own.first,
+    struct watch watch = {.ends.job_dir = stage->job_dir,
+                          .ends.node_count = stage->node_count,
+                          .ends.all_task_count = stage->layout.sandbox_count,
+                          .ends.task_count = stage->own.end - stage->own.first,
                           .ends.has_far = stage->node_count > 1};
     struct crystal_error err = {0};
     char path[PATH_MAX];

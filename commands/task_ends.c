@@ -55,6 +55,27 @@ static void read_lines(struct task_ends *ends)
         (void)fclose(file); /* read-only */
 }
 
+/* Nobody on this node runs any more, nor on others, whose files say so, too. */
+static int all_have_ended(const struct task_ends *ends)
+{
+    uint64_t count = 0;
+
+    for (uint32_t node = 0; node < ends->node_count; node++) {
+        char path[PATH_MAX];
+        FILE *file;
+        int c;
+
+        if (snprintf(path, sizeof path, "%s/agent.%u.ends", ends->job_dir, node) >=
+                (int)sizeof path ||
+            !(file = crystal_infile_stream(path, NULL)))
+            continue; /* nobody has ended there */
+        while ((c = getc(file)) != EOF)
+            count += c == '\n';
+        (void)fclose(file); /* read-only */
+    }
+    return count >= ends->all_task_count;
+}
+
 static struct stage_cause find_cause(const struct task_ends *ends, int service_code)
 {
     return stage_cause_find(ends->node, service_code, ends->has_far, ends->list,
@@ -156,10 +177,12 @@ static void cancel_step(uint32_t step)
 int task_ends_finish(struct task_ends *ends)
 {
     read_lines(ends);
-    if (ends->count >= ends->task_count)
-        return 1;
-    if (find_cause(ends, 0).kind == STAGE_CAUSE_NONE)
+    if (ends->count >= ends->task_count) {
+        if (all_have_ended(ends))
+            return 1;
+    } else if (find_cause(ends, 0).kind == STAGE_CAUSE_NONE) {
         return 0;
+    }
     if (!ends->finish_ms)
         ends->finish_ms = now_ms();
     if (now_ms() - ends->finish_ms < NOTICE_MS)

@@ -11,7 +11,10 @@
 #include <stdint.h>
 
 struct task_ends {
-    char path[PATH_MAX];
+    const char *job_dir;             /* borrowed */
+    uint32_t node_count;             /* that have tasks */
+    uint32_t all_task_count;         /* theirs together */
+    char path[PATH_MAX];             /* of this node's lines */
     uint32_t task_count;             /* of this node */
     int has_far;                     /* tasks run on other nodes, too */
     struct crystal_launch_end *list; /* [task_count], as they came; owned */
@@ -39,8 +42,9 @@ void task_ends_code_end(const char *path, int code, int is_own);
  * where none has failed. */
 int task_ends_result(struct task_ends *ends, struct crystal_error *err);
 /* After the agent has failed and every plugin knows: 1 when no task needs this agent
- * any more, none has failed or all have ended. Those of a failed job that do not listen
- * end with their step, as scancel does it. */
+ * any more, that is when all have ended, on the other nodes, too: one whose own agent
+ * was killed has nobody else. Those of a failed job that do not listen end with their
+ * step, as scancel does it. */
 int task_ends_finish(struct task_ends *ends);
 
 #endif
