@@ -111,19 +111,26 @@ static void own_process(void)
     end();
 }
 
+/* Our end of a connection whose other one, *ret, has said something and is closed. */
+static int take_gone(struct crystal_peer_socket *ret)
+{
+    int fd = dial(AF_INET);
+
+    CHECK(fd >= 0);
+    *ret = socket_of(fd);
+    CHECK_EQ(send(fd, "x", 1, 0), 1);
+    close(fd);
+    return take();
+}
+
 static void gone(void)
 {
     struct crystal_peer_socket s;
     uid_t uid = 1;
-    int fd, got;
+    int got;
 
     begin();
-    fd = dial(AF_INET);
-    CHECK(fd >= 0);
-    s = socket_of(fd);
-    CHECK_EQ(send(fd, "x", 1, 0), 1);
-    close(fd);
-    got = take();
+    got = take_gone(&s);
     CHECK_EQ(crystal_peer_uid(got, &uid), -ENOTCONN);
     CHECK_EQ(crystal_peer_ask_proc(&s, &uid), -ENOTCONN);
     CHECK_EQ(crystal_peer_admit(got, "test", CRYSTAL_PEER_GONE_MUST_NOT), 0);
@@ -154,18 +161,13 @@ static void gone_without_a_trace(void)
     uid_t uid = 1;
     struct crystal_peer_socket s;
     long before, after, own;
-    int fd, got, limit;
+    int got, limit;
 
     limit = open("/proc/sys/net/ipv4/tcp_max_tw_buckets", O_WRONLY | O_CLOEXEC);
     CHECK(limit >= 0 && write(limit, "0", 1) == 1);
     close(limit);
     begin();
-    fd = dial(AF_INET);
-    CHECK(fd >= 0);
-    s = socket_of(fd);
-    CHECK_EQ(send(fd, "x", 1, 0), 1);
-    close(fd);
-    got = take();
+    got = take_gone(&s);
     for (int i = 0; i < 30000 && crystal_peer_ask_kernel(&s, &uid) != -ENOENT; i++)
         usleep(1000);
     CHECK_EQ(crystal_peer_ask_kernel(&s, &uid), -ENOENT);
