@@ -65,6 +65,11 @@ static void describe_joining(const struct crystal_exchange *x, const struct comm
         (void)snprintf(text + strlen(text), text_bytes - strlen(text),
                        ", which rank %" PRIu32 " has not joined%s", missing->lrank,
                        x->ranks[missing->lrank].left ? " before it ended" : "");
+    else if (!m->members_known)
+        (void)snprintf(text + strlen(text), text_bytes - strlen(text),
+                       " of %" PRIu32 " ranks, and nothing says which they are; is "
+                       "contrib/pytorch installed where the program runs?",
+                       m->nranks);
 }
 
 void crystal_exchange_describe(const struct crystal_exchange *x, uint32_t lrank,

@@ -102,6 +102,36 @@ static void deadlock_is_explained(void)
     job_stop(&j, 0);
 }
 
+/* Each in a group of four, of whose other members nobody has said anything. */
+static void unknown_group_of_a_rank(struct rank *r)
+{
+    const uint8_t id[NCCL_UNIQUE_ID_BYTES] = {40, (uint8_t)r->lrank};
+    struct crystal_msg_comm_init init = {.nranks = 4};
+    char key[64], name[256];
+    uint32_t comm;
+
+    (void)snprintf(key, sizeof key, "/default_pg/0//%u//cuda//0", 30 + r->lrank);
+    put(r->job, key, id, sizeof id);
+    memcpy(init.id, id, sizeof id);
+    CHECK_EQ(crystal_client_comm_init(r->client, &init, &comm, name, sizeof name, NULL),
+             -ECANCELED);
+}
+
+static void unknown_members_are_told(void)
+{
+    static const char *const parts[] = {
+        "rank 0 waits for communicator '/default_pg/0//30//cuda//0' of 4 ranks, and "
+        "nothing says which they are; is contrib/pytorch installed where the program "
+        "runs?",
+        NULL};
+    struct job j;
+
+    job_start(&j, 1);
+    run_ranks(&j, unknown_group_of_a_rank);
+    expect_stop(&j, parts);
+    job_stop(&j, 0);
+}
+
 /* Rank 6 is virtual; rank 2, which stands for it, has nothing that a root would send.
  */
 static void virtual_root_of_a_rank(struct rank *r)
@@ -512,6 +542,7 @@ int main(int argc, char **argv)
     CHECK_RUN(sends_and_receives_must_fit);
     CHECK_RUN(virtual_root_without_contents);
     CHECK_RUN(deadlock_is_explained);
+    CHECK_RUN(unknown_members_are_told);
     CHECK_RUN(a_rank_that_has_ended_is_named);
     CHECK_RUN(killed_rank_is_named);
     CHECK_RUN(strangers_are_refused);
