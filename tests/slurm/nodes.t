@@ -20,5 +20,8 @@ run srun -w n2 sh -c 'echo ${RANK:-none}'
 is "plain srun without the plugin" "$code $out" "0 none"
 run srun -N2 --ntasks-per-node=1 "$CRYSTAL_BUILDDIR/scrystal" doctor
 is "scrystal doctor on each node" "$(sed -n 's/^\(n[12]\): [a-z]* *Slurm .*/\1/p' <<<"$out" | sort | tr '\n' ' ')" "n1 n2 "
+# Where there are only loopback addresses Slurm's daemons would wait for ever.
+run unshare --net "$cluster" start "$work/alone" 1
+is "a private cluster without a network" "$code $err" "1 cluster: this machine has only loopback addresses, where Slurm does not listen; give it one (ip address add 192.0.2.1/32 dev lo)"
 nothing_left "all: nothing is left"
 done_testing
