@@ -138,7 +138,7 @@ static uint32_t hint_count(const struct crystal_op *ops, uint64_t begin, uint64_
     uint32_t count = 0;
 
     for (uint64_t i = begin; i < end; i++)
-        count += ops[i].kind == CRYSTAL_OP_HINT;
+        count += ops[i].kind == CRYSTAL_OP_HINT && ops[i].aux != CRYSTAL_HINT_HIDDEN;
     return count;
 }
 

@@ -94,7 +94,11 @@ static void print_op(FILE *out, const struct crystal_op *ops, uint64_t at, uint6
                 (double)value / 1e3);
         break;
     case CRYSTAL_OP_HINT:
-        fprintf(out, "iteration     %" PRIu64 " ended", value);
+        if (op->aux == CRYSTAL_HINT_HIDDEN)
+            fprintf(out, "iteration     NVTX ranges are another tool's");
+        else
+            fprintf(out, "iteration     %" PRIu64 " ended%s", value,
+                    op->aux == CRYSTAL_HINT_RANGE ? ", the range begins" : "");
         break;
     case CRYSTAL_OP_PAYLOAD:
         fprintf(out, "payload       %u bytes at %" PRIu64, op->peer, value);

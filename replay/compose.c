@@ -12,7 +12,6 @@
 #include "replay/ways.h"
 #include "runtime/filehead.h"
 #include "runtime/graph_build.h"
-#include "runtime/iteration.h"
 #include "runtime/trace_work.h"
 
 #include <errno.h>
@@ -158,8 +157,11 @@ static int measure_rank(struct compose *c, uint32_t slice, uint32_t index,
         crystal_error_prefix(err, "%s", path);
         return code;
     }
-    if (crystal_iteration_find(t->ops, t->op_count, &marks, &mark_count))
-        return cp_no_memory(err);
+    code = cp_marks_find(c, rep, t, &marks, &mark_count, err);
+    if (code) {
+        crystal_error_prefix(err, "%s", path);
+        return code;
+    }
     if (mark_count < 2)
         code = crystal_error_set(err, ENODATA,
                                  "%s: no repeating iterations; run 'scrystal plan' "

@@ -56,6 +56,11 @@ bool cp_is_contended(const struct compose *c);
 int cp_run(struct compose *c, uint64_t late_ns, const uint8_t *is_outside,
            struct crystal_error *err);
 
+/* compose_marks.c: the iterations of a measured trace of rep, found as those of its
+ * capture were; as crystal_iteration_find gives them. */
+int cp_marks_find(const struct compose *c, uint32_t rep, const struct crystal_trace *t,
+                  uint64_t **ret, uint32_t *ret_count, struct crystal_error *err);
+
 /* compose_late.c: *ret_ns: what is missing behind each wait; see compose.h. */
 int cp_late_find(struct compose *c, uint64_t *ret_ns, struct crystal_error *err);
 /* Does instruction `instr` stand behind a wait of the host? */

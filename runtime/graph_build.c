@@ -166,10 +166,10 @@ int crystal_graph_build(const char *job_dir, struct crystal_error *err)
     memset(&b, 0, sizeof b);
     b.job_dir = job_dir;
     code = build_read(&b, err);
-    if (!code) {
-        graph_marks_agree(&b);
+    if (!code)
+        code = graph_marks_find(&b, err);
+    if (!code)
         code = graph_sources_agree(&b, err);
-    }
     if (!code) {
         b.head.lrank_count = b.layout.lrank_count;
         b.head.rep_count = b.layout.live_count;

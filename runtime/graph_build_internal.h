@@ -56,10 +56,10 @@ int graph_payload_path(const char *job_dir, uint32_t lrank, char out[PATH_MAX],
 /* graph_source.c: a live rank's trace and payload, checked; then all of them. */
 int graph_source_read(struct crystal_graph_build *b, struct crystal_graph_source *s,
                       uint32_t lrank, struct crystal_error *err);
-/* All ranks get the iterations that all have. */
-void graph_marks_agree(struct crystal_graph_build *b);
 /* The members of each communicator call the same collectives. */
 int graph_sources_agree(const struct crystal_graph_build *b, struct crystal_error *err);
+/* graph_marks.c: iterations, of which all ranks get those that all have. */
+int graph_marks_find(struct crystal_graph_build *b, struct crystal_error *err);
 
 /* graph_sections.c: the tables of the file, in this order. */
 int graph_map_make(struct crystal_graph_build *b, struct crystal_error *err);

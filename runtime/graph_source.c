@@ -8,7 +8,6 @@
 
 #include "runtime/graph_build_internal.h"
 
-#include "runtime/iteration.h"
 #include "runtime/payload.h"
 #include "runtime/trace_work.h"
 
@@ -180,30 +179,7 @@ int graph_source_read(struct crystal_graph_build *b, struct crystal_graph_source
             crystal_error_prefix(err, "%s/ranks/%u.trace: record %llu", b->job_dir,
                                  lrank, (unsigned long long)i);
     }
-    if (!code && crystal_iteration_find(s->trace.ops, s->trace.op_count, &s->marks,
-                                        &s->mark_count))
-        code = crystal_error_set(err, ENOMEM, "out of memory");
     return code;
-}
-
-/* All ranks get the iterations that all have; the recording of the others begins one
- * or two later, where the first ones have another structure. */
-void graph_marks_agree(struct crystal_graph_build *b)
-{
-    uint32_t count = 0;
-
-    for (uint32_t i = 0; i < b->layout.live_count; i++)
-        if (b->sources[i].mark_count && (!count || b->sources[i].mark_count < count))
-            count = b->sources[i].mark_count;
-    for (uint32_t i = 0; i < b->layout.live_count; i++) {
-        struct crystal_graph_source *s = &b->sources[i];
-
-        if (s->mark_count > count) {
-            memmove(s->marks, s->marks + s->mark_count - count,
-                    count * sizeof *s->marks);
-            s->mark_count = count;
-        }
-    }
 }
 
 /* --- agreement of the members of each communicator --- */

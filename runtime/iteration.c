@@ -165,7 +165,8 @@ static bool is_symbol(const struct crystal_op *op, unsigned with)
 {
     return op->kind == CRYSTAL_OP_COLL || op->kind == CRYSTAL_OP_SEND ||
            op->kind == CRYSTAL_OP_RECV ||
-           (op->kind == CRYSTAL_OP_HINT && (with & WITH_HINTS));
+           (op->kind == CRYSTAL_OP_HINT && op->aux != CRYSTAL_HINT_HIDDEN &&
+            (with & WITH_HINTS));
 }
 
 static void symbols_fill(struct symbols *s, const struct crystal_op *ops,

@@ -13,6 +13,7 @@ void crystal_layout_fini(struct crystal_layout *layout)
     free(layout->sandbox);
     free(layout->live);
     free(layout->spill_dir);
+    free(layout->iteration_range);
     for (char **arg = layout->program; arg && *arg; arg++)
         free(*arg);
     free(layout->program);

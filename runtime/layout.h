@@ -44,7 +44,8 @@ struct crystal_layout {
     enum crystal_live live_mode;
     uint32_t *live; /* live lranks, ascending; owned */
     uint32_t live_count;
-    uint32_t iterations; /* recorded iterations, the first skipped */
+    uint32_t iterations;   /* recorded iterations, the first skipped */
+    char *iteration_range; /* capture.iteration_range; NULL: none; owned */
     int payload_all;
     uint64_t wire_bytes_per_s;    /* wire.bandwidth */
     uint64_t wire_latency_ns;     /* wire.latency */

@@ -58,6 +58,11 @@ static int print(FILE *out, const struct crystal_layout *l)
         fprintf(out, "live_mode: %s\nlive: \"%s\"\niterations: %u\npayload: %s\n",
                 crystal_live_name(l->live_mode), live, l->iterations,
                 l->payload_all ? "all" : "control");
+        if (l->iteration_range) {
+            fprintf(out, "capture:\n  iteration_range: ");
+            print_quoted(out, l->iteration_range);
+            putc('\n', out);
+        }
         fprintf(out, "wire:\n  bytes_per_s: %" PRIu64 "\n  latency_ns: %" PRIu64 "\n",
                 l->wire_bytes_per_s, l->wire_latency_ns);
         if (l->assistant_count)
@@ -276,10 +281,21 @@ static int storage(struct reading *r, struct crystal_layout *l)
     return l->spill_dir ? 0 : crystal_error_set(r->err, ENOMEM, "out of memory");
 }
 
+static int iteration_range(struct reading *r, struct crystal_layout *l)
+{
+    const struct crystal_yaml_item *item =
+        crystal_yaml_get(r->map, "capture.iteration_range");
+
+    if (!item || !item->value[0])
+        return 0;
+    l->iteration_range = strdup(item->value);
+    return l->iteration_range ? 0 : crystal_error_set(r->err, ENOMEM, "out of memory");
+}
+
 /* None of these is in layouts of older versions. */
 static int surroundings(struct reading *r, struct crystal_layout *l)
 {
-    if (ports(r, l) || storage(r, l))
+    if (ports(r, l) || storage(r, l) || iteration_range(r, l))
         return -EINVAL;
     if (crystal_yaml_get(r->map, "slurm_env") &&
         crystal_slurm_view_parse(text(r, "slurm_env"), &l->slurm_view))

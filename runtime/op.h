@@ -41,7 +41,8 @@ enum crystal_op_kind {
     CRYSTAL_OP_WAIT = 8,   /* host waited for event peer; value = time of return */
     CRYSTAL_OP_SWAIT = 9,  /* stream waits for event peer */
     CRYSTAL_OP_SYNC = 10,  /* host waited for stream; value = time of return */
-    CRYSTAL_OP_HINT = 11,  /* crystal_iteration_hint; value = how many so far */
+    CRYSTAL_OP_HINT = 11,  /* where an iteration ends or begins: aux = enum
+                              crystal_hint, value = how many have ended so far */
     CRYSTAL_OP_PAYLOAD = 12, /* what this rank contributed to the communication record
                                before it: value = offset in ranks/LRANK.payload body,
                                peer = bytes */
@@ -62,6 +63,15 @@ enum crystal_op_kind {
                                that was known. Several of the same add up. Readers put
                                KERNEL records in their place (runtime/trace_work.h) */
     CRYSTAL_OP_EXT = 127    /* 31 bytes of data that belong to the record before */
+};
+
+/* Who says it in a HINT. Traces of before have 0 there. */
+enum crystal_hint {
+    CRYSTAL_HINT_STEP = 0,  /* the program, by crystal_iteration_hint: one has ended */
+    CRYSTAL_HINT_RANGE = 1, /* the NVTX range of capture.iteration_range begins, and
+                               with it an iteration */
+    CRYSTAL_HINT_HIDDEN = 2 /* no iteration: such ranges go to another tool in this
+                               process, so there will be none of them */
 };
 
 /* What a WORK record sums up. */

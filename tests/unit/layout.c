@@ -168,6 +168,8 @@ static void file_there_and_back(void)
 
     CHECK(fd >= 0);
     CHECK_EQ(make(&o), 0);
+    CHECK(layout.iteration_range == NULL);
+    layout.iteration_range = strdup("step \"\\ *");
     CHECK_EQ(crystal_layout_write(path, &layout, &err), 0);
     CHECK_EQ(stat(path, &st), 0);
     CHECK_EQ(st.st_mode & 0777, 0600);
@@ -182,6 +184,7 @@ static void file_there_and_back(void)
     CHECK_EQ(back.wire_latency_ns, 50000);
     CHECK_EQ(back.wire_bytes_per_s, 1250000000);
     CHECK_STR(back.job_name, "gpt \"x\"");
+    CHECK_STR(back.iteration_range, "step \"\\ *");
     CHECK_STR(back.program[1], "a \"b\"\\\n.py");
     CHECK(back.program[3] == NULL);
     crystal_layout_fini(&back);
