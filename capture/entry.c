@@ -7,10 +7,12 @@
 #include "config.h"
 
 #include "capture/entry.h"
+#include "capture/nvtx.h"
 #include "capture/pass.h"
 #include "capture/recorder.h"
 
 #include "runtime/env.h"
+#include "runtime/log.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -24,12 +26,25 @@ static int is_host_memory; /* crystal_stream_abi_version was called */
 static pid_t owner;        /* the process that records */
 static pthread_once_t entry_once = PTHREAD_ONCE_INIT;
 
+static void tell_hidden(void)
+{
+    const char *tool = getenv(NVTX_ENV_INJECTION);
+
+    (void)recorder_hint(recorder_get(), CRYSTAL_HINT_HIDDEN);
+    crystal_log(CRYSTAL_LOG_WARNING, "recorder",
+                "NVTX_INJECTION64_PATH is '%s' in this process, so that the range '%s' "
+                "(capture.iteration_range) cannot be seen, using what repeats",
+                tool ? tool : "", getenv(CRYSTAL_ENV_ITERATION_RANGE));
+}
+
 static void entry_start(void)
 {
     const char *library = getenv(CRYSTAL_ENV_PASS_LIBRARY);
 
     passing = library && *library;
     owner = getpid();
+    if (nvtx_is_hidden())
+        tell_hidden();
     (void)recorder_get();
     __atomic_store_n(&in_use, 1, __ATOMIC_RELEASE);
 }
@@ -98,10 +113,24 @@ int entry_is_host_memory(void)
     return __atomic_load_n(&is_host_memory, __ATOMIC_RELAXED);
 }
 
-EXPORT void crystal_iteration_hint(void)
+static void iteration_hint(enum crystal_hint hint)
 {
     if (is_passing())
-        pass_iteration_hint();
+        pass_iteration_hint(hint);
     else
-        park_iteration_hint();
+        park_iteration_hint(hint);
+}
+
+/* Once ranges say where iterations begin, nothing else does. */
+EXPORT void crystal_iteration_hint(void)
+{
+    if (!nvtx_has_begun())
+        iteration_hint(CRYSTAL_HINT_STEP);
+}
+
+void entry_range_begins(void)
+{
+    (void)is_passing(); /* sets the owner */
+    if (owner == getpid())
+        iteration_hint(CRYSTAL_HINT_RANGE);
 }

@@ -7,6 +7,7 @@
 
 #include "runtime/crystal_stream.h"
 #include "runtime/nccl_abi.h"
+#include "runtime/op.h"
 
 #define NCCL_API(type, name, proto, args) \
     type park_##name proto;               \
@@ -20,11 +21,15 @@
 #include "capture/stream_api.def"
 #undef STREAM_API
 
-void park_iteration_hint(void);
-void pass_iteration_hint(void);
+/* An iteration ends, or begins; the process may end here. */
+void park_iteration_hint(enum crystal_hint hint);
+void pass_iteration_hint(enum crystal_hint hint);
 /* The process ends: nothing is issued any more. */
 void park_finish(int stopped);
 void pass_finish(int stopped);
+
+/* The NVTX range that iterations begin with has begun (capture/nvtx.c). */
+void entry_range_begins(void);
 
 /* 1 once somebody has asked for streams on host memory, as contrib/pytorch's backend
  * does when it loads the library. */

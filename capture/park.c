@@ -12,6 +12,7 @@
 #include "config.h"
 
 #include "capture/cuda_device.h"
+#include "capture/nvtx.h"
 #include "capture/park.h"
 #include "capture/park_queue_state.h"
 #include "capture/recorder.h"
@@ -32,6 +33,8 @@
 #define PREMUL_MAX    256
 #define GROUP_OPS_MAX (1U << 20)
 #define DRAIN_MS      5000
+/* Steps of an optimizer that may come before the first range, beside the iterations. */
+#define RANGE_PATIENCE 20
 
 static struct park {
     pthread_mutex_t lock;
@@ -423,15 +426,35 @@ ncclResult_t park_GroupSimulateEnd(ncclSimInfo_t *info)
 
 /* --- end --- */
 
-void park_iteration_hint(void)
+/* Optimizers step while the range that is to be does not begin. */
+static void wait_for_range(const struct recorder *r, uint64_t step_count)
+{
+    char sentence[CRYSTAL_ERROR_TEXT_BYTES];
+
+    if (!r->iterations || step_count != r->iterations + RANGE_PATIENCE)
+        return;
+    (void)snprintf(sentence, sizeof sentence,
+                   "rank %u: its optimizer has stepped %llu times, and the NVTX range "
+                   "'%.64s' has not begun; name one that every step begins with in "
+                   "capture.iteration_range, or leave it out",
+                   r->lrank, (unsigned long long)step_count,
+                   getenv(CRYSTAL_ENV_ITERATION_RANGE));
+    (void)crystal_client_fail(park.client, sentence); /* no other way to say it */
+}
+
+void park_iteration_hint(enum crystal_hint hint)
 {
     struct recorder *r = recorder_get();
     struct crystal_error err = {0};
-    uint64_t count = recorder_hint(r);
+    uint64_t count = recorder_hint(r, hint);
     int stop = 0;
 
     if (!park.client)
         return; /* an iteration without communication */
+    if (hint == CRYSTAL_HINT_STEP && nvtx_is_asked()) {
+        wait_for_range(r, count);
+        return;
+    }
     if (crystal_client_hint(park.client, count, &stop, &err)) {
         recorder_fail(&err); /* the next operation fails with the same sentence */
         return;

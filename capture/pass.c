@@ -8,6 +8,7 @@
  */
 #include "config.h"
 
+#include "capture/nvtx.h"
 #include "capture/pass.h"
 
 #include "runtime/log.h"
@@ -324,7 +325,7 @@ static void flush_comms(void)
     free(comms);
 }
 
-void pass_iteration_hint(void)
+void pass_iteration_hint(enum crystal_hint hint)
 {
     struct recorder *r = recorder_get();
     uint64_t count;
@@ -332,8 +333,9 @@ void pass_iteration_hint(void)
     for (struct pass_stream *s = pass_streams(); s; s = s->next)
         if (s->lane)
             pass_lane_hurry(s->lane); /* the hint's flush takes what is known */
-    count = recorder_hint(r);
-    if (!r->iterations || count <= r->iterations)
+    count = recorder_hint(r, hint);
+    if (!r->iterations || count <= r->iterations ||
+        (hint == CRYSTAL_HINT_STEP && nvtx_is_asked()))
         return;
     flush_comms();
     pass_drain();

@@ -327,13 +327,16 @@ void recorder_alloc(struct recorder *r, uint64_t bytes, int is_free)
     (void)recorder_append(r, &op);
 }
 
-uint64_t recorder_hint(struct recorder *r)
+uint64_t recorder_hint(struct recorder *r, enum crystal_hint hint)
 {
-    struct crystal_op op = {.kind = CRYSTAL_OP_HINT};
+    struct crystal_op op = {.kind = CRYSTAL_OP_HINT, .aux = hint};
 
     op.t_ns = recorder_now_ns(r);
     (void)pthread_mutex_lock(&r->lock);
-    op.value = ++r->hint_count;
+    if (hint == CRYSTAL_HINT_STEP)
+        op.value = ++r->hint_count;
+    else if (hint == CRYSTAL_HINT_RANGE)
+        op.value = r->range_count++; /* the first one ends nothing */
     (void)append_locked(r, &op);
     if (r->trace)
         (void)crystal_trace_flush(r->trace, NULL); /* told at the end */

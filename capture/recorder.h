@@ -36,7 +36,7 @@ struct recorder {
     struct crystal_trace_writer *trace;     /* NULL: not recording */
     struct crystal_payload_writer *payload; /* capture only; constant; own lock */
     uint64_t start_ns;                      /* of the trace; constant */
-    uint64_t hint_count;
+    uint64_t hint_count, range_count;       /* of HINT records: STEP, RANGE */
     uint64_t issued_count; /* records but DONE and WORK, which other threads append */
     uint32_t event_count;
     uint32_t stream_count; /* the null stream included */
@@ -97,8 +97,8 @@ void recorder_waited(struct recorder *r, enum crystal_op_kind kind, uint32_t eve
 void recorder_append_all(struct recorder *r, const struct crystal_op *ops,
                          uint32_t count);
 void recorder_alloc(struct recorder *r, uint64_t bytes, int is_free);
-/* Counts and writes HINT, flushes; returns how many so far. */
-uint64_t recorder_hint(struct recorder *r);
+/* Writes HINT, flushes; returns how many iterations have ended by such hints. */
+uint64_t recorder_hint(struct recorder *r, enum crystal_hint hint);
 /* END record, flush and close. Later calls record nothing. Idempotent. */
 void recorder_finish(struct recorder *r, int stopped);
 

@@ -30,6 +30,7 @@ static int set_environment(const struct plan *self, struct crystal_error *err)
     if (code)
         return code;
     stage_env_add(&stage->env, "%s=%s", CRYSTAL_ENV_NCCL_LIBRARY, library);
+    (void)stage_env_range(stage, library); /* capture has told of another tool */
     if (stage_env_device(stage, library))
         stage_env_add(&stage->env, "%s=1", CRYSTAL_ENV_PASS_DEVICE);
     /* launches take longer beside CUPTI: from the second pass on they are measured

@@ -94,6 +94,10 @@ int stage_has_device(void);
  * programs, which need nothing else in their environment. 0 on a node without a device,
  * where nothing is added, else 1. */
 int stage_env_device(struct stage *stage, const char *library);
+/* Where the layout names an NVTX range, lets the recorder hear of it; a tool that the
+ * user has put behind NVTX stays there. Returns that one's path, NULL where there is
+ * none or no range is named. */
+const char *stage_env_range(struct stage *stage, const char *library);
 /* One rank of those that a stage starts here. */
 struct stage_rank {
     uint32_t lrank;

@@ -64,6 +64,7 @@ static int prepare(struct stage *stage, const struct crystal_share *own,
                    struct crystal_error *err)
 {
     char library[PATH_MAX], ranks[PATH_MAX];
+    const char *tool;
     int code = crystal_jobdir_mkdir(stage->dir, "ranks", err);
 
     if (!code)
@@ -83,6 +84,12 @@ static int prepare(struct stage *stage, const struct crystal_share *own,
                                 ? 1
                                 : own->end - own->first);
     stage_env_add(&stage->env, "%s=%s", CRYSTAL_ENV_NCCL_LIBRARY, library);
+    tool = stage_env_range(stage, library);
+    if (tool)
+        crystal_log(CRYSTAL_LOG_WARNING, stage->name,
+                    "NVTX_INJECTION64_PATH is '%s', another tool, so that the range "
+                    "'%s' (capture.iteration_range) cannot be seen, using what repeats",
+                    tool, stage->layout.iteration_range);
     if (stage_env_device(stage, library)) {
         env_watchdogs(stage);
         stage_env_add(&stage->env, "NCCL_NET_PLUGIN=%s", library);

@@ -99,6 +99,23 @@ int stage_env_device(struct stage *stage, const char *library)
     return 1;
 }
 
+const char *stage_env_range(struct stage *stage, const char *library)
+{
+    static const char *const unbuffered[][2] = {{"PYTHONUNBUFFERED", "1"}};
+    const char *tool = getenv("NVTX_INJECTION64_PATH");
+
+    if (!stage->layout.iteration_range)
+        return NULL;
+    stage_env_add(&stage->env, "%s=%s", CRYSTAL_ENV_ITERATION_RANGE,
+                  stage->layout.iteration_range);
+    /* the process may end where a range begins: what was printed is not to be lost */
+    stage_env_defaults(&stage->env, unbuffered, 1);
+    if (tool && *tool)
+        return tool;
+    stage_env_add(&stage->env, "NVTX_INJECTION64_PATH=%s", library);
+    return NULL;
+}
+
 static void put(void *context, const char *setting)
 {
     stage_env_add(context, "%s", setting);

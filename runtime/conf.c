@@ -84,6 +84,9 @@ static const struct key {
      "bandwidth of one NIC of the target, 0 for infinitely fast"},
     {"wire.latency", TYPE_DURATION, FIELD(wire_latency_ns), "50us",
      "time that a message travels between two NICs of the target"},
+    {"capture.iteration_range", TYPE_TEXT, FIELD(iteration_range), "",
+     "the NVTX range that every iteration begins with, as step or step*; empty: "
+     "iterations are found by what repeats"},
     {"plan.passes", TYPE_COUNT, FIELD(plan_passes), "4",
      "how often plan measures at most: at once, then in the time that it has composed"},
     {"plan.tolerance", TYPE_PERCENT, FIELD(plan_tolerance_ppm), "2%",

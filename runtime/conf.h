@@ -25,6 +25,7 @@ struct crystal_conf {
     uint64_t pinned_bytes_max;  /* of the ranks of one node; 0 = no limit */
     uint64_t wire_bytes_per_s;
     uint64_t wire_latency_ns;
+    char *iteration_range;         /* owned; empty: none */
     int64_t plan_passes;           /* at most */
     uint64_t plan_tolerance_ppm;   /* of an iteration */
     char *job_dir;                 /* template, see the table; owned */

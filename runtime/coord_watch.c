@@ -249,15 +249,20 @@ static void summary(const struct watch_look *w, enum crystal_exchange_state stat
 
 static void stuck(struct crystal_coord *coord, const struct watch_look *w)
 {
+    const char *range = coord->config.layout->iteration_range;
     struct crystal_error err = {0};
     char all[CRYSTAL_ERROR_TEXT_BYTES];
+    int is_ended;
 
     summary(w,
             count_of(w, CRYSTAL_EXCHANGE_WAITS) ? CRYSTAL_EXCHANGE_WAITS
                                                 : CRYSTAL_EXCHANGE_ABSENT,
             all, sizeof all);
-    (void)crystal_error_set(&err, EDEADLK,
-                            "coordinator: the live ranks wait for ever: %s", all);
+    is_ended = range && strstr(all, "which has ended");
+    (void)crystal_error_set(
+        &err, EDEADLK, "coordinator: the live ranks wait for ever: %s%s%.64s%s", all,
+        is_ended ? "; all ranks have to begin the NVTX range '" : "",
+        is_ended ? range : "", is_ended ? "' (capture.iteration_range) as often" : "");
     crystal_coord_diagnose(coord, &err);
 }
 

@@ -40,6 +40,9 @@
     "CRYSTAL_TRACE_DIR"                             /* recorder: LRANK.trace goes here \
                                                      */
 #define CRYSTAL_ENV_ITERATIONS "CRYSTAL_ITERATIONS" /* recorder: stop after K marks */
+/* Recorder: iterations begin where NVTX ranges of that name begin (capture/nvtx.h),
+ * which the library hears of where NVTX_INJECTION64_PATH names it, too. */
+#define CRYSTAL_ENV_ITERATION_RANGE "CRYSTAL_ITERATION_RANGE"
 /* Recorder: what goes into the headers of its files; "all" keeps every contribution,
  * anything else only those that steer control flow. */
 #define CRYSTAL_ENV_FINGERPRINT "CRYSTAL_FINGERPRINT"

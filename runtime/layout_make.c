@@ -380,7 +380,10 @@ int crystal_layout_make(const struct crystal_layout_options *options,
         sandbox(options, &l, notice, notice_bytes, err) || wire(options, &l, err) ||
         live(options, &l, err) || check_program(options->program, err))
         goto err_fini;
-    if (copy_program(&l, options->program) ||
+    if (conf->iteration_range[0])
+        l.iteration_range = strdup(conf->iteration_range);
+    if ((conf->iteration_range[0] && !l.iteration_range) ||
+        copy_program(&l, options->program) ||
         crystal_stage_rules_copy(conf->stage, l.stage) ||
         crystal_inject_rules_copy(&conf->inject, &l.inject) ||
         crystal_target_copy(&conf->target, &l.target)) {

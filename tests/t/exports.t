@@ -29,7 +29,7 @@ cuda='^(__)?cuda[A-Z][A-Za-z0-9]*$'
 stream='^crystal_((stream|event|iteration)_[a-z_]*|call_site)$'
 net='^(ncclNetPlugin_v(8|10|11)|ncclProfiler_v5|ncclTunerPlugin_v5|crystal_net_wait|crystal_net_wake|crystal_net_more)$'
 bypass='^ncclNetPlugin_v(8|10|11)$|^nvshmem(x|id)_hostlib_init_attr$'
-library libcrystal-nccl.so "$nccl|$stream|$cuda|$bypass" ncclAllReduce
+library libcrystal-nccl.so "$nccl|$stream|$cuda|$bypass|^InitializeInjectionNvtx2$" ncclAllReduce
 library libcrystal-hostccl.so "$nccl|$stream" ncclAllReduce
 library libnccl-net-crystal.so "$net" ncclNetPlugin_v11
 library libcrystal-graph.so \

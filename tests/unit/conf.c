@@ -90,6 +90,7 @@ static void a_cluster(void)
                        "spill_dir: /scratch/%u\nassistants: {max: 3, partition: cpus, "
                        "place: het}\n"
                        "port_range: 40000-40999\nlog: debug\n"
+                       "capture: {iteration_range: \"step *\"}\n"
                        "request: {partition: gpu, cpus_per_task: 12, exclusive: yes,\n"
                        "  mem_per_node: 64G, comment: us}\n",
                        &conf),
@@ -110,6 +111,7 @@ static void a_cluster(void)
     CHECK_EQ(conf.port_first, 40000);
     CHECK_EQ(conf.port_last, 40999);
     CHECK_STR(conf.log, "debug");
+    CHECK_STR(conf.iteration_range, "step *");
     CHECK_STR(conf.partition, "gpu");
     CHECK_STR(conf.qos, "");
     CHECK_EQ(conf.cpus_per_task, 12);
@@ -261,6 +263,8 @@ static void example_file_is_the_table(void)
     CHECK_EQ(example.port_first, 0);
     CHECK_EQ(example.allow_groups.count, 0);
     CHECK_STR(example.log, defaults.log);
+    CHECK_STR(example.iteration_range, "");
+    CHECK_STR(defaults.iteration_range, "");
     CHECK_STR(example.partition, "");
     CHECK_EQ(example.cpus_per_task, 0);
     CHECK_EQ(example.exclusive, 0);
