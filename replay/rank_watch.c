@@ -259,14 +259,14 @@ static int do_all_wait(struct crystal_rank_watch *w,
 
 /* A rank that has ended, and nobody has seen it: its neighbours are virtual. Where
  * these answer at once, who waits for it is certain only when nobody does anything
- * else. */
+ * else, or in set-up, which needs all that are real. */
 static int judge_ended(struct crystal_rank_watch *w, const struct watched *rank,
                        const struct crystal_rank_wait *wait,
                        const struct crystal_rank_waits *waits,
                        struct crystal_error *err)
 {
     if (crystal_board_header(w->board)->mode == CRYSTAL_BOARD_IMMEDIATE &&
-        !do_all_wait(w, waits))
+        !wait->joins && !do_all_wait(w, waits))
         return 0;
     return crystal_error_set(
         err, ECANCELED, "rank %u has ended while rank %u still communicates with it",

@@ -28,7 +28,7 @@ static struct crystal_board *board;
 static struct crystal_rank_watch *watch;
 static pid_t ranks[2];
 static int rank_1_is_there = 1, rank_1_is_seen = 1;
-static uint32_t rank_1_does = SLEEPS;
+static uint32_t rank_0_does = 3, rank_1_does = SLEEPS;
 static struct crystal_error err; /* of the last look that failed */
 static char notice[CRYSTAL_ERROR_TEXT_BYTES];
 
@@ -87,7 +87,8 @@ static void end_rank(pid_t *pid)
     *pid = 0;
 }
 
-/* Rank 0 waits for the virtual rank 3, rank 1 for nobody. */
+/* Unless a test says otherwise, rank 0 waits for the virtual rank 3, rank 1 for nobody.
+ */
 static void begin(enum crystal_board_mode mode)
 {
     struct crystal_board_config config = {.directory = directory,
@@ -110,7 +111,7 @@ static void begin(enum crystal_board_mode mode)
     }
     watch = crystal_rank_watch_create(roll, board, &layout,
                                       (struct crystal_share){0, layout.sandbox_count});
-    ranks[0] = start_rank(0, 3, 1);
+    ranks[0] = start_rank(0, rank_0_does, 1);
     ranks[1] = rank_1_is_there ? start_rank(1, rank_1_does, rank_1_is_seen) : 0;
 }
 
@@ -212,6 +213,21 @@ static void who_ended_without_joining(void)
     CHECK_STR(err.text, "rank 1 has ended while rank 0 still communicates with it");
     end();
     rank_1_is_there = 1;
+}
+
+/* Nor has rank 0 begun to wait for anybody: it is in the set-up of its communicator. */
+static void who_ended_in_a_plan_without_joining(void)
+{
+    rank_0_does = SLEEPS;
+    rank_1_is_there = 0;
+    begin(CRYSTAL_BOARD_IMMEDIATE);
+    CHECK_EQ(look(4), 0);
+    crystal_rank_watch_ended(watch, 1);
+    CHECK_EQ(look(15), -ECANCELED);
+    CHECK_STR(err.text, "rank 1 has ended while rank 0 still communicates with it");
+    end();
+    rank_1_is_there = 1;
+    rank_0_does = 3;
 }
 
 /* Its number belongs to another process here: nothing is known of it. */
@@ -328,6 +344,7 @@ int main(int argc, char **argv)
         CHECK_CASE(whose_process_is_followed_by_another),
         CHECK_CASE(who_ended_in_a_plan),
         CHECK_CASE(who_ended_without_joining),
+        CHECK_CASE(who_ended_in_a_plan_without_joining),
         CHECK_CASE(who_cannot_be_seen),
         CHECK_CASE(who_sleeps_is_told_once),
         CHECK_CASE(who_holds_one_that_waits),
