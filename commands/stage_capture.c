@@ -107,7 +107,7 @@ static int prepare(struct stage *stage, const struct crystal_share *own,
     return 0;
 }
 
-/* Seals what a rank left. 0, or the first fault; -ENOENT: it left nothing. */
+/* Seals what a rank left; -ENOENT: it left nothing. */
 static int seal_rank(const struct stage *stage, uint32_t lrank,
                      struct crystal_error *err)
 {
@@ -129,22 +129,17 @@ static int seal_rank(const struct stage *stage, uint32_t lrank,
     return code;
 }
 
-/* Runs some of the live ranks at once, and seals what they left. */
+/* Runs some of the live ranks at once, and seals what they left. What a run that failed
+ * has left stays as it is: sealed, it would count as a capture. */
 static int run_ranks(struct stage *stage, const uint32_t *lranks, uint32_t count,
                      struct crystal_error *err)
 {
-    struct crystal_error seal_err = {0};
-    int code = stage_start_ranks(stage, lranks, count, 1, err), sealed;
+    int code = stage_start_ranks(stage, lranks, count, 1, err);
 
     if (!code)
         code = stage_wait_ranks(stage, NULL, NULL, err);
-    for (uint32_t i = 0; i < count; i++) {
-        sealed = seal_rank(stage, lranks[i], &seal_err);
-        if (sealed && !code) { /* the first fault is what is told */
-            code = sealed;
-            *err = seal_err;
-        }
-    }
+    for (uint32_t i = 0; !code && i < count; i++)
+        code = seal_rank(stage, lranks[i], err);
     return code;
 }
 

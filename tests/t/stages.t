@@ -47,6 +47,16 @@ check "capture" "$code $said" "0 "
 run plan "$job" --iterations 8
 check "plan" "$code $said" "0 "
 
+# --- a capture that fails is none: whoever asks next captures again
+make_job "$work/failed"
+for fault in kill exit mismatch; do
+    run capture "$work/failed" --iterations 8 --fail $fault --fail-rank 2 --fail-at 2
+    check "capture fails ($fault): exit code" "$code" 70
+    said=$("$scrystal" layout --logical-ranks=16 --ranks-per-node=4 --parallel=tp=2,pp=2,dp=4 \
+        --sandbox=0-3 --job-dir="$work/failed" --iterations=3 --request | sed -n 's/^stages=//p')
+    check "capture fails ($fault): it is not current" "$said" "capture,plan,emulate"
+done
+
 # --- another NCCL than the job is set up for (hostccl is one of 2.28.9): it would wait in
 # its set-up for ever
 echo 'nccl: {version: 2.28.3}' >"$work/yaml"
