@@ -5,9 +5,11 @@
 
 #include "commands/commands.h"
 
+#include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 /* In pipeline order, as the help shows them; the row of a subcommand comes with its
  * file. */
@@ -40,9 +42,25 @@ static void usage(FILE *out)
     fprintf(out, "\nscrystal --version prints the version.\n");
 }
 
+/* What whoever started us may have left in a way that children, sockets and files
+ * cannot be used with. */
+static void put_right(void)
+{
+    int fd;
+
+    (void)signal(SIGXFSZ, SIG_IGN); /* a file that may not grow is an error code */
+    (void)signal(SIGCHLD, SIG_DFL); /* ignored, children end without a word */
+    /* a socket of ours that got the number of a closed output would get its text */
+    do {
+        fd = open("/dev/null", O_RDWR);
+    } while (fd >= 0 && fd <= STDERR_FILENO);
+    if (fd > STDERR_FILENO)
+        (void)close(fd); /* all three are there */
+}
+
 int main(int argc, char **argv)
 {
-    (void)signal(SIGXFSZ, SIG_IGN); /* a file that may not grow is an error code */
+    put_right();
     if (argc < 2 || strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "help") == 0) {
         usage(argc < 2 ? stderr : stdout);
         return argc < 2 ? CRYSTAL_EXIT_USAGE : 0;

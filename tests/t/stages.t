@@ -146,6 +146,13 @@ done
 ) >"$work/soft.said"
 check "40 files, which may be raised" "$(cat "$work/soft.said")" "0 "
 
+# --- what whoever starts us may leave: closed outputs, children whose ends are ignored
+for left in 'exec "$@" <&- >&- 2>&-' 'trap "" CHLD; exec "$@"'; do
+    timeout 120 bash -c "$left" - "$scrystal" emulate --job "$job" -- \
+        "$program" "${options[@]}" --iterations 3 >/dev/null 2>&1
+    check "emulate below $left" "$?" 0
+done
+
 # --- one job directory, two stages
 "$scrystal" emulate --job "$job" -- "$program" "${options[@]}" --iterations 3 \
     --fail sleep --fail-rank 1 >"$work/first" 2>&1 &
