@@ -201,6 +201,25 @@ static int handle(struct reader *r, const yaml_event_t *event, int *done,
     }
 }
 
+/* Where the parser stopped. Of bytes that are no text it tells only how many are before
+ * them. */
+static yaml_mark_t problem_mark(const yaml_parser_t *parser, const char *text,
+                                size_t text_bytes)
+{
+    yaml_mark_t mark = {0};
+
+    if (parser->error != YAML_READER_ERROR)
+        return parser->problem_mark;
+    for (size_t i = 0; i < parser->problem_offset && i < text_bytes; i++)
+        if (text[i] == '\n') {
+            mark.line++;
+            mark.column = 0;
+        } else if (((unsigned char)text[i] & 0xc0) != 0x80) {
+            mark.column++; /* a character begins */
+        }
+    return mark;
+}
+
 int crystal_yaml_parse(const char *name, const char *text, size_t text_bytes,
                        struct crystal_yaml_map *ret, struct crystal_error *err)
 {
@@ -214,9 +233,7 @@ int crystal_yaml_parse(const char *name, const char *text, size_t text_bytes,
         yaml_event_t event;
 
         if (!yaml_parser_parse(&r.parser, &event)) {
-            yaml_mark_t mark = r.parser.problem_mark;
-
-            code = place_error(&r, mark, err,
+            code = place_error(&r, problem_mark(&r.parser, text, text_bytes), err,
                                r.parser.problem ? r.parser.problem : "malformed YAML");
             break;
         }

@@ -76,6 +76,8 @@ static void faults_name_their_place(void)
         {"text\n", "job.yaml:1:1: a mapping is expected"},
         {"a: {b: {c: {d: {e: {f: {g: {h: {i: 1}}}}}}}}\n", "nested too deeply"},
         {"{[1]: 2}\n", "a key must be plain text"},
+        {"a: 1\nb: \xc3\xa9\xff\n", "job.yaml:2:5: invalid leading UTF-8 octet"},
+        {"a: 1\nb: x\x01\n", "job.yaml:2:5: control characters are not allowed"},
     };
 
     for (unsigned i = 0; i < sizeof cases / sizeof cases[0]; i++) {
