@@ -1,9 +1,9 @@
 /* ncclTunerPlugin_v5: NCCL's TUNER interface. NCCL's own choice stands, except for what
- * virtual ranks cannot do, or have not done with it yet (a tree with real ranks on
- * several nodes, which hostccl has, virtual_tree.h): such a tree, PAT with several real
- * ranks, collective networks and NVLink multicast across nodes. All real members
- * see the same board, so that all leave out the same. Where NCCL_ALGO leaves nothing
- * else, nothing is left out, and the message that cannot be made says so.
+ * virtual ranks cannot do: a tree with real ranks on several nodes that have several
+ * ranks of the communicator each, PAT with several real ranks, collective networks and
+ * NVLink multicast across nodes. All real members see the same board, so that all leave
+ * out the same. Where NCCL_ALGO leaves nothing else, nothing is left out, and the
+ * message that cannot be made says so.
  */
 #include "config.h"
 
@@ -11,12 +11,14 @@
 #include "runtime/log.h"
 #include "runtime/nccl_tuner_abi.h"
 
+#include <errno.h>
 #include <stdlib.h>
 
 struct tuner {
     struct crystal_net_module *module;
     uint64_t comm_id;
-    int told[NCCL_TUNER_ALGORITHMS]; /* a warning, once */
+    int is_possible[NCCL_TUNER_ALGORITHMS]; /* once that of the ring is set */
+    int told[NCCL_TUNER_ALGORITHMS];        /* a warning, once */
 };
 
 static const char *const names[NCCL_TUNER_ALGORITHMS] = {"a tree",
@@ -56,40 +58,55 @@ static ncclResult_t tuner_finalize(void *ctx)
     return ncclSuccess;
 }
 
-/* Whether real members are on more than one node. */
-static int has_nodes(struct crystal_board *board, const struct crystal_board_comm *comm)
+/* How the members of a communicator lie on nodes. */
+struct spread {
+    int real_nodes;  /* with real members; 2: or more */
+    int has_several; /* a node has several members */
+};
+
+/* 0, or -ENOMEM. */
+static int spread_of(struct crystal_board *board, const struct crystal_board_comm *comm,
+                     struct spread *ret)
 {
+    const struct crystal_board_header *head = crystal_board_header(board);
     const uint32_t *members = crystal_board_members(board, comm);
     const uint8_t *is_real = crystal_board_is_real(board, comm);
-    const uint32_t per_node = crystal_board_header(board)->ranks_per_node;
-    uint32_t node = UINT32_MAX;
+    const uint32_t per_node =
+        comm->alone || !head->ranks_per_node ? 1 : head->ranks_per_node;
+    uint8_t *is_known = calloc(head->lrank_count / per_node + 1, 1);
+    uint32_t real_node = UINT32_MAX;
 
-    if (comm->alone)
-        return comm->real_count > 1;
+    *ret = (struct spread){0};
+    if (!is_known)
+        return -ENOMEM;
     for (uint32_t i = 0; members && is_real && i < comm->nranks; i++) {
-        if (!is_real[i])
+        uint32_t node = members[i] / per_node;
+
+        ret->has_several |= is_known[node];
+        is_known[node] = 1;
+        if (!is_real[i] || node == real_node)
             continue;
-        if (node != UINT32_MAX && node != members[i] / per_node)
-            return 1;
-        node = members[i] / per_node;
+        ret->real_nodes = real_node == UINT32_MAX ? 1 : 2;
+        real_node = node;
     }
+    free(is_known);
     return 0;
 }
 
-static int is_possible(struct crystal_board *board,
-                       const struct crystal_board_comm *comm,
-                       enum nccl_tuner_algorithm algorithm)
+/* Finds out once what virtual ranks can do. */
+static int find_possible(struct tuner *tuner, struct crystal_board *board,
+                         const struct crystal_board_comm *comm)
 {
-    switch (algorithm) {
-    case NCCL_TUNER_RING:
-        return 1;
-    case NCCL_TUNER_TREE:
-        return !has_nodes(board, comm);
-    case NCCL_TUNER_PAT:
-        return comm->real_count == 1;
-    default:
+    struct spread spread;
+
+    if (tuner->is_possible[NCCL_TUNER_RING])
         return 0;
-    }
+    if (spread_of(board, comm, &spread))
+        return -ENOMEM;
+    tuner->is_possible[NCCL_TUNER_RING] = 1;
+    tuner->is_possible[NCCL_TUNER_TREE] = spread.real_nodes < 2 || !spread.has_several;
+    tuner->is_possible[NCCL_TUNER_PAT] = comm->real_count == 1;
+    return 0;
 }
 
 static int is_offered(const float *costs, int protocols)
@@ -119,14 +136,15 @@ static ncclResult_t tuner_info(void *ctx, int func, size_t bytes, int pipe_ops,
     (void)channels;
     if (!comm || algorithms > NCCL_TUNER_ALGORITHMS)
         return ncclSuccess;
+    if (find_possible(tuner, board, comm))
+        return ncclSystemError;
     for (int a = 0; a < algorithms; a++)
         left += is_offered(table + (size_t)a * (size_t)protocols, protocols) &&
-                is_possible(board, comm, (enum nccl_tuner_algorithm)a);
+                tuner->is_possible[a];
     for (int a = 0; a < algorithms && left; a++) {
         float *row = table + (size_t)a * (size_t)protocols;
 
-        if (!is_offered(row, protocols) ||
-            is_possible(board, comm, (enum nccl_tuner_algorithm)a))
+        if (!is_offered(row, protocols) || tuner->is_possible[a])
             continue;
         for (int p = 0; p < protocols; p++)
             row[p] = NCCL_ALGO_PROTO_IGNORE;

@@ -29,18 +29,18 @@ static void no_log(int level, unsigned long flags, const char *file, int line,
     (void)format;
 }
 
-/* Ranks 0 to 7, two on a node, with these real ones. */
-static void add(uint64_t comm_id, const char *real, uint32_t alone)
+/* Every step-th of ranks 0 to 7, two on a node, with these real ones. */
+static void add(uint64_t comm_id, uint32_t step, const char *real, uint32_t alone)
 {
     uint32_t members[N];
     uint8_t is_real[N];
     struct crystal_error err = {0};
 
-    for (uint32_t i = 0; i < N; i++) {
-        members[i] = i;
-        is_real[i] = strchr(real, (int)('0' + i)) != NULL;
+    for (uint32_t i = 0; i < N / step; i++) {
+        members[i] = i * step;
+        is_real[i] = strchr(real, (int)('0' + i * step)) != NULL;
     }
-    CHECK_EQ(crystal_board_comm_add(board, comm_id, "c", UINT32_MAX, N, members,
+    CHECK_EQ(crystal_board_comm_add(board, comm_id, "c", UINT32_MAX, N / step, members,
                                     is_real, &err),
              0);
     CHECK_EQ(crystal_board_comm_rings(board, comm_id, 0, NULL, alone, &err), 0);
@@ -130,14 +130,16 @@ static void tune(uint64_t comm_id, const char *offered, const char *want)
 
 static void what_the_tuner_leaves(void)
 {
-    add(1, "0", 0);
-    add(2, "01", 0);
-    add(3, "06", 0);
-    add(4, "01", 1); /* each its own node, whatever the target's */
+    add(1, 1, "0", 0);
+    add(2, 1, "01", 0);
+    add(3, 1, "06", 0);
+    add(4, 1, "01", 1); /* each its own node, whatever the target's */
+    add(5, 2, "06", 0); /* one of each node */
     tune(1, "TRDCNnP", "TRP");
     tune(2, "TRDCNnP", "TR");
     tune(3, "TRDCNnP", "R");
-    tune(4, "TRDCNnP", "R");
+    tune(4, "TRDCNnP", "TR");
+    tune(5, "TRDCNnP", "TR");
     tune(3, "TN", "TN");            /* nothing else is left: the message says why */
     tune(99, "TRDCNnP", "TRDCNnP"); /* all of its members are real */
 }
