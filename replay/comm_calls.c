@@ -38,7 +38,7 @@ static uint64_t take(const struct crystal_graph *g, uint32_t comm, uint32_t lran
                         : op->kind == CRYSTAL_OP_SEND ? CRYSTAL_FUNC_SEND
                                                       : CRYSTAL_FUNC_RECV,
                 .dtype = op->dtype,
-                .is_empty = !op->value,
+                .is_empty = crystal_op_is_empty(op),
                 .peer = op->kind == CRYSTAL_OP_COLL
                             ? op->peer
                             : crystal_graph_peer_of(g, lrank, op->comm, op->peer)};
@@ -143,7 +143,9 @@ bool crystal_comm_calls_next(const struct crystal_comm_calls *calls,
             *ret = (struct crystal_calls_found){
                 .call = call,
                 .seq = is_message(call) ? at.messages : at.collectives,
+                .timed_seq = is_message(call) ? at.messages : at.collectives - at.empty,
                 .is_timed = at.next >= calls->before};
+        at.empty += call->is_empty;
         if (!is_message(call))
             at.collectives++;
         else if (is_found)

@@ -6,8 +6,8 @@
  * numbers collectives of all kinds, and those messages that are calls of their own.
  * They differ because NCCL makes an all-to-all, a gather or a scatter of messages and
  * does not say so (2.28.9: its profiler events call each one a send or a receive), and
- * because it skips collectives of no elements. A walk goes from one numbering to the
- * other.
+ * because it leaves out collectives of no elements (crystal_op_is_empty), as the
+ * timeline does. A walk goes from one numbering to the others.
  *
  * Immutable after create: several threads may walk, each with a walk of its own.
  */
@@ -25,7 +25,7 @@ struct crystal_comm_calls;
 struct crystal_comm_call {
     uint8_t func; /* SEND and RECV are calls of their own */
     uint8_t dtype;
-    bool is_empty; /* no elements */
+    bool is_empty; /* a collective of no elements */
     uint32_t peer; /* crank: who is sent to or received from; root of a collective */
 };
 
@@ -45,14 +45,17 @@ struct crystal_calls_walk {
     uint64_t found;       /* so many of what it looks for */
     uint64_t next;        /* call, counted for ever */
     uint64_t collectives; /* before it, of all kinds */
+    uint64_t empty;       /* of these, of no elements */
     uint64_t messages;    /* before it, with the peer, that are calls of their own */
 };
 
 struct crystal_calls_found {
     const struct crystal_comm_call *call; /* borrowed from the calls; NULL: none */
-    uint64_t seq;  /* as the graph counts: of the collective; of the message where it is
-                      a call of its own */
-    bool is_timed; /* it belongs to an iteration */
+    uint64_t seq; /* as the graph counts: of the collective; of the message where it is
+                     a call of its own */
+    uint64_t timed_seq; /* the same as the timeline counts: without collectives of no
+                           elements */
+    bool is_timed;      /* it belongs to an iteration */
 };
 
 /* Calls of lrank, a member, on the graph's communicator comm. NULL where memory ends;

@@ -123,7 +123,7 @@ static void coll_find(struct crystal_driver *d, struct dr_comm *dc,
         dc->first_crank == UINT32_MAX ? NULL : dr_calls(d, dc, dc->first_crank);
 
     if (!calls || !crystal_comm_calls_next(calls, &dc->walk, ret))
-        *ret = (struct crystal_calls_found){.seq = dc->next};
+        *ret = (struct crystal_calls_found){.timed_seq = dc->next};
 }
 
 static void publish(struct crystal_driver *d, const struct dr_comm *dc,
@@ -162,7 +162,7 @@ static bool coll_tell(struct crystal_driver *d, struct dr_comm *dc,
         return true;
     }
     dr_start(d, now_ns);
-    k = dr_known_take(d, dc->entry->graph_comm, false, 0, 0, found->seq);
+    k = dr_known_take(d, dc->entry->graph_comm, false, 0, 0, found->timed_seq);
     if (!k)
         return false;
     publish(d, dc, slot, k->arrive_ns);
@@ -229,7 +229,7 @@ static uint32_t coll_feed(struct crystal_driver *d, struct dr_comm *dc,
             ++*ret_missing;
             continue;
         }
-        if (is_inside && coll_arrive(d, dc, slot, found->seq, dc->real[i], arrive_ns))
+        if (is_inside && coll_arrive(d, dc, slot, found->timed_seq, dc->real[i], arrive_ns))
             return count;
         fed[i] = 1;
         count++;
@@ -277,8 +277,8 @@ static bool coll_look(struct crystal_driver *d, struct dr_comm *dc, uint64_t seq
         *stage = DR_TOLD;
         is_new = true;
     }
-    dr_far_compare(d, dc, slot, found->seq);
-    if (*stage == DR_OPEN && !missing && !dr_far_is_missing(dc, found->seq))
+    dr_far_compare(d, dc, slot, found->timed_seq);
+    if (*stage == DR_OPEN && !missing && !dr_far_is_missing(dc, found->timed_seq))
         d->stuck_count++;
     if (*stage == DR_TOLD && !missing &&
         atomic_load_explicit(&slot->ended_count, memory_order_acquire) ==

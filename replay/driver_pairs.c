@@ -75,12 +75,12 @@ static bool part_tell(struct crystal_driver *d, const struct dr_comm *dc,
                       uint64_t bytes, uint64_t *ret_ns)
 {
     uint32_t graph_comm = dc->entry->graph_comm;
-    const struct dr_known *k = dr_known_ask(d, graph_comm, found->seq);
+    const struct dr_known *k = dr_known_ask(d, graph_comm, found->timed_seq);
 
     if (!k)
         return false;
     *ret_ns = part_ready(d, dc, found->call, virtual_crank, bytes, k->arrive_ns);
-    dr_known_asked(d, graph_comm, found->seq, part_count(dc, found->call));
+    dr_known_asked(d, graph_comm, found->timed_seq, part_count(dc, found->call));
     return true;
 }
 
@@ -181,7 +181,7 @@ static bool message_tell(struct crystal_driver *d, struct dr_comm *dc,
             job_ns = 0;
         else if (is_part(found) ? !part_tell(d, dc, found, pair->virtual_crank,
                                              cell->bytes, &job_ns)
-                                : !call_tell(d, dc, from, to, found->seq, &job_ns))
+                                : !call_tell(d, dc, from, to, found->timed_seq, &job_ns))
             return false;
         if (job_ns)
             arrive_ns = dr_own_ns(d, job_ns);
@@ -232,9 +232,9 @@ static int message_feed(struct crystal_driver *d, struct dr_comm *dc,
         return -1;
     if (found->is_timed && !d->is_free) {
         if (!is_part(found))
-            call_feed(d, dc, pair, found->seq, time_ns);
+            call_feed(d, dc, pair, found->timed_seq, time_ns);
         else if (does_tell(pair, found->call))
-            part_note(d, dc, found->seq, pair->real_crank, time_ns);
+            part_note(d, dc, found->timed_seq, pair->real_crank, time_ns);
     }
     *fed = true;
     return 1;
@@ -306,7 +306,7 @@ static void message_find(struct crystal_driver *d, struct dr_comm *dc,
     if (!calls || !crystal_comm_calls_next(calls, &dp->walk, found) ||
         (crystal_func_is_parted(found->call->func) &&
          found->call->peer >= dc->entry->nranks))
-        *found = (struct crystal_calls_found){.seq = dp->next};
+        *found = (struct crystal_calls_found){.timed_seq = dp->next};
 }
 
 static bool pair_look(struct crystal_driver *d, struct dr_comm *dc, struct dr_pair *dp,

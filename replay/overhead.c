@@ -68,7 +68,8 @@ int crystal_overhead_add(struct crystal_overhead *o, const struct crystal_graph 
         struct crystal_overhead_part s = {.run = run, .op = &ops[i]};
         struct crystal_graph_comm comm;
 
-        if (ops[i].kind != CRYSTAL_OP_COLL || ops[i].comm >= local_count)
+        if (ops[i].kind != CRYSTAL_OP_COLL || crystal_op_is_empty(&ops[i]) ||
+            ops[i].comm >= local_count)
             continue;
         s.seq = seq[ops[i].comm]++;
         if (i < first || !done[i] || !crystal_dtype_bytes(ops[i].dtype))

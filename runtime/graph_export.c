@@ -263,7 +263,8 @@ static void instruction(struct chakra *c, uint32_t i)
     case CRYSTAL_OP_COLL:
     case CRYSTAL_OP_SEND:
     case CRYSTAL_OP_RECV:
-        communication(c, in);
+        if (!crystal_instr_is_empty(in))
+            communication(c, in);
         break;
     case CRYSTAL_OP_RECORD: /* one node for whatever the stream waits for */
         if (c->streams[in->stream].count > 1)

@@ -113,6 +113,14 @@ static inline uint64_t crystal_op_end_ns(const struct crystal_op *op)
     return blocks && op->value > op->t_ns ? op->value : op->t_ns;
 }
 
+/* Whether a record is of a collective of no elements. NCCL leaves it out (2.28.9,
+ * taskAppend): nothing is put into a stream, and nobody waits for anybody. Messages of
+ * no bytes it does send. */
+static inline int crystal_op_is_empty(const struct crystal_op *op)
+{
+    return op->kind == CRYSTAL_OP_COLL && !op->value;
+}
+
 #define CRYSTAL_OP_FLAG_IN_PLACE 0x01
 #define CRYSTAL_OP_FLAG_BARRIER  0x02 /* contents do not matter (hint of the caller) */
 

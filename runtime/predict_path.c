@@ -52,7 +52,8 @@ static int colls_init(struct pathfinder *f)
             first[k + 2] = first[k + 1] + (uint32_t)prog->coll_each[k];
         fill = first + 1; /* ends up as the begin of the next one */
         for (uint32_t k = 0; k < prog->instr_count; k++)
-            if (prog->instrs[k].kind == CRYSTAL_OP_COLL)
+            if (prog->instrs[k].kind == CRYSTAL_OP_COLL &&
+                !crystal_instr_is_empty(&prog->instrs[k]))
                 f->colls[i][fill[prog->instrs[k].local]++] = k;
     }
     return 0;

@@ -129,7 +129,7 @@ static void instr_fill(struct crystal_program *p, const struct crystal_op *op,
         in->slot = pair_find(p, op);
         p->pairs[in->slot].each++;
     } else if (op->kind == CRYSTAL_OP_COLL) {
-        p->coll_each[op->comm]++;
+        p->coll_each[op->comm] += !crystal_op_is_empty(op);
         in->flags = op->flags;
     } else if (op->kind == CRYSTAL_OP_RECORD) {
         in->slot = p->event_count++;
@@ -182,7 +182,7 @@ static int compile(struct crystal_program *p, const struct crystal_op *ops,
             return -ENOMEM;
     for (uint64_t i = 0; i < range->first; i++) {
         if (ops[i].kind == CRYSTAL_OP_COLL)
-            p->coll_before[ops[i].comm]++;
+            p->coll_before[ops[i].comm] += !crystal_op_is_empty(&ops[i]);
         if (is_p2p(&ops[i]) && pair_find(p, &ops[i]) != CRYSTAL_PROGRAM_NONE)
             p->pairs[pair_find(p, &ops[i])].before++;
     }

@@ -50,11 +50,18 @@ struct crystal_program {
     uint32_t stream_count;
     uint32_t event_count; /* slots */
     uint32_t local_count;
-    uint64_t *coll_before; /* by local: collectives before the iterations */
-    uint64_t *coll_each;   /* by local: in every iteration */
+    uint64_t *coll_before; /* by local: collectives before the iterations, without those
+                              of no elements */
+    uint64_t *coll_each;   /* by local: the same in every iteration */
     struct crystal_program_pair *pairs;
     uint32_t pair_count;
 };
+
+/* As crystal_op_is_empty: the instruction is only the computation before it. */
+static inline int crystal_instr_is_empty(const struct crystal_instr *in)
+{
+    return in->kind == CRYSTAL_OP_COLL && !in->count;
+}
 
 /* Of a COLL: it is done this way (CRYSTAL_OP_WAY, 0: not known), whatever its record
  * says; other kinds stay what they are. */

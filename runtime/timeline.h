@@ -20,7 +20,7 @@
  * SWAIT holds a stream. When all members have arrived at a collective, transfer.h gives
  * its ends. Where its program says what software costs, an operation ends so much
  * later at that rank alone. An operation from before the iterations counts as ended at
- * the start.
+ * the start. A collective of no elements is no operation: nobody waits in it.
  *
  * No rank is merged with another. Ranks of one representative share its list; what is
  * a rank's own is a clock and a queue for each of its streams (architecture.md,
@@ -127,8 +127,8 @@ void crystal_timeline_destroy(struct crystal_timeline *t);
 /* Lets all inside ranks begin their first iteration at now_ns. Once. */
 int crystal_timeline_start(struct crystal_timeline *t, uint64_t now_ns,
                            struct crystal_error *err);
-/* An outside rank has arrived at a collective. seq counts as the board does, from the
- * communicator's first collective. A second time for the same is ignored. */
+/* An outside rank has arrived at a collective. seq counts from the communicator's first
+ * collective, without those of no elements. A second time for the same is ignored. */
 int crystal_timeline_feed(struct crystal_timeline *t, uint32_t comm, uint64_t seq,
                           uint32_t crank, uint64_t time_ns, struct crystal_error *err);
 /* The same for the seq-th message between two cranks, of which the outside one is the

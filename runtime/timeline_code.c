@@ -218,7 +218,7 @@ static int operation(struct compile *c, uint32_t begin, uint32_t i, uint32_t end
     int code = 0;
 
     *ret = (struct tl_code){.kind = TL_NOTHING};
-    if (in->kind == CRYSTAL_OP_COLL) {
+    if (in->kind == CRYSTAL_OP_COLL && !crystal_instr_is_empty(in)) {
         ret->kind = TL_COLL;
         code = call_index(c, in, &arg);
     } else if (is_p2p(in) && is_first(c, begin, i)) {

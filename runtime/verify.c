@@ -165,7 +165,7 @@ static int rep_series(struct verify *v, uint32_t index, struct crystal_error *er
             uint64_t hash;
         } link;
 
-        if (in->kind == CRYSTAL_OP_COLL)
+        if (in->kind == CRYSTAL_OP_COLL && !crystal_instr_is_empty(in))
             s = &rep->colls[in->local];
         else if (in->kind == CRYSTAL_OP_SEND || in->kind == CRYSTAL_OP_RECV)
             s = &rep->pairs[in->slot];

@@ -99,9 +99,12 @@ static void coll(struct simulator *s, struct way *w, uint32_t i)
 {
     const struct crystal_instr *in = &s->programs[w->r]->instrs[i];
     uint32_t c = comm_of(s, w->r, in->local), crank = crank_of(s, c, w->r);
-    struct call *call = &s->calls[c][w->colls[in->local]++];
+    struct call *call;
     uint64_t at = latest(latest(w->host, w->streams[in->stream]), w->comms[in->local]);
 
+    if (!in->count)
+        return; /* NCCL leaves it out */
+    call = &s->calls[c][w->colls[in->local]++];
     if (at != UNKNOWN) {
         call->is_described = true;
         call->op = (struct crystal_transfer_op){

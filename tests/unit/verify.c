@@ -80,6 +80,27 @@ static uint64_t other_order(struct crystal_op *ops, uint64_t count)
     return count;
 }
 
+/* One rank alone calls a collective of no elements, in place of a computation. */
+static uint64_t empty_alone(struct crystal_op *ops, uint64_t count)
+{
+    struct crystal_op *op = &ops[find(ops, count, CRYSTAL_OP_KERNEL, 0, 9)];
+
+    op->kind = CRYSTAL_OP_COLL;
+    op->func = CRYSTAL_FUNC_ALLREDUCE;
+    op->dtype = 7;
+    op->comm = 1;
+    op->aux = op->peer = 0;
+    op->value = 0;
+    return count;
+}
+
+/* One rank calls it with no elements where others have some: it is missing there. */
+static uint64_t empty_for_one(struct crystal_op *ops, uint64_t count)
+{
+    ops[find(ops, count, CRYSTAL_OP_COLL, CRYSTAL_FUNC_ALLTOALL, 1535)].value = 0;
+    return count;
+}
+
 /* Two communicators in another order than the other members of both: they stand on one
  * stream, so each waits for the other. */
 static uint64_t crossed(struct crystal_op *ops, uint64_t count)
@@ -151,6 +172,15 @@ static void qwen_and_what_breaks_it(void)
                  "96 and 100:\n"
                  "  rank 96: alltoall, 16777216 x bfloat16 (record 20224 of rank 96)\n"
                  "  rank 100: no more than 1535\n");
+    check_broken(g, 100, empty_for_one,
+                 "collective 1535 of communicator 338 (2 ranks) differs between ranks "
+                 "96 and 100:\n"
+                 "  rank 96: alltoall, 16777216 x bfloat16 (record 20224 of rank 96)\n"
+                 "  rank 100: no more than 1535\n");
+    edit_graph(g, broken_path, 100, empty_alone);
+    v = verdict_of(broken_path);
+    CHECK(v.is_sound);
+    crystal_verdict_fini(&v);
     check_broken(g, 40, no_send,
                  "message 127 from rank 40 to rank 56 on communicator 148 (2 ranks) "
                  "does not fit:\n"
