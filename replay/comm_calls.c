@@ -10,8 +10,11 @@
 
 struct crystal_comm_calls {
     uint32_t crank;
-    uint64_t before, each;            /* calls before the iterations, and in one */
-    struct crystal_comm_call calls[]; /* [before + each] */
+    uint64_t before; /* calls before the iterations */
+    uint64_t end;    /* behind the last iteration, which are those from end - each on */
+    uint64_t each;   /* in one iteration */
+    uint64_t count;
+    struct crystal_comm_call calls[]; /* [count] */
 };
 
 static bool is_call(const struct crystal_op *op)
@@ -47,30 +50,71 @@ static uint64_t take(const struct crystal_graph *g, uint32_t comm, uint32_t lran
     return taken;
 }
 
-struct crystal_comm_calls *crystal_comm_calls_create(const struct crystal_graph *g,
-                                                     uint32_t comm, uint32_t lrank,
-                                                     struct crystal_error *err)
+/* Of the records those before the iterations, and some of the rest. */
+struct stretch {
+    uint64_t first;      /* iterations begin */
+    uint64_t from;       /* what follows what was before */
+    uint64_t begin, end; /* the last iteration */
+    uint64_t to;
+};
+
+static struct crystal_comm_calls *create(const struct crystal_graph *g, uint32_t comm,
+                                         uint32_t lrank, const struct stretch *s,
+                                         struct crystal_error *err)
 {
-    uint32_t rep = crystal_graph_rep_of(g, lrank), mark_count;
-    const uint64_t *marks = crystal_graph_marks(g, rep, &mark_count);
-    uint64_t count, begin, end, first, before, each;
-    const struct crystal_op *ops = crystal_graph_ops(g, rep, &count);
+    uint64_t op_count, before, count;
+    const struct crystal_op *ops =
+        crystal_graph_ops(g, crystal_graph_rep_of(g, lrank), &op_count);
     struct crystal_comm_calls *calls;
 
-    first = mark_count > 1 ? marks[0] : count;
-    begin = mark_count > 1 ? marks[mark_count - 2] : count;
-    end = mark_count > 1 ? marks[mark_count - 1] : count;
-    before = take(g, comm, lrank, ops, first, NULL);
-    each = take(g, comm, lrank, ops + begin, end - begin, NULL);
-    calls = malloc(sizeof *calls + (before + each) * sizeof calls->calls[0]);
+    before = take(g, comm, lrank, ops, s->first, NULL);
+    count = before + take(g, comm, lrank, ops + s->from, s->to - s->from, NULL);
+    calls = malloc(sizeof *calls + count * sizeof calls->calls[0]);
     if (!calls) {
         (void)crystal_error_set(err, ENOMEM, "rank %u: out of memory", lrank);
         return NULL;
     }
     calls->crank = crystal_graph_crank_of(g, comm, lrank);
-    calls->before = take(g, comm, lrank, ops, first, calls->calls);
-    calls->each = take(g, comm, lrank, ops + begin, end - begin, calls->calls + before);
+    calls->count = count;
+    calls->before = take(g, comm, lrank, ops, s->first, calls->calls);
+    (void)take(g, comm, lrank, ops + s->from, s->to - s->from, calls->calls + before);
+    calls->each = take(g, comm, lrank, ops + s->begin, s->end - s->begin, NULL);
+    calls->end = before + take(g, comm, lrank, ops + s->from, s->end - s->from, NULL);
     return calls;
+}
+
+static struct stretch stretch_of(const struct crystal_graph *g, uint32_t lrank)
+{
+    uint32_t rep = crystal_graph_rep_of(g, lrank), mark_count;
+    const uint64_t *marks = crystal_graph_marks(g, rep, &mark_count);
+    struct stretch s;
+
+    (void)crystal_graph_ops(g, rep, &s.to);
+    s.first = mark_count > 1 ? marks[0] : s.to;
+    s.begin = mark_count > 1 ? marks[mark_count - 2] : s.to;
+    s.end = mark_count > 1 ? marks[mark_count - 1] : s.to;
+    s.from = s.first;
+    return s;
+}
+
+struct crystal_comm_calls *crystal_comm_calls_create(const struct crystal_graph *g,
+                                                     uint32_t comm, uint32_t lrank,
+                                                     struct crystal_error *err)
+{
+    struct stretch s = stretch_of(g, lrank);
+
+    s.from = s.begin;
+    s.to = s.end;
+    return create(g, comm, lrank, &s, err);
+}
+
+struct crystal_comm_calls *crystal_comm_calls_recorded(const struct crystal_graph *g,
+                                                       uint32_t comm, uint32_t lrank,
+                                                       struct crystal_error *err)
+{
+    struct stretch s = stretch_of(g, lrank);
+
+    return create(g, comm, lrank, &s, err);
 }
 
 void crystal_comm_calls_destroy(struct crystal_comm_calls *calls)
@@ -124,19 +168,24 @@ static bool is_wanted(const struct crystal_comm_call *call, uint32_t crank,
     }
 }
 
+/* The nth call, from 0; some iteration has calls where n is not less than the count. */
+static const struct crystal_comm_call *call_at(const struct crystal_comm_calls *calls,
+                                               uint64_t n)
+{
+    return &calls->calls[n < calls->count ? n
+                                          : calls->end - calls->each +
+                                                (n - calls->end) % calls->each];
+}
+
 bool crystal_comm_calls_next(const struct crystal_comm_calls *calls,
                              struct crystal_calls_walk *walk,
                              struct crystal_calls_found *ret)
 {
     struct crystal_calls_walk at = *walk;
-    uint64_t last = at.next < calls->before ? calls->before : at.next;
+    uint64_t last = at.next < calls->count ? calls->count : at.next;
 
     for (last += calls->each; at.next < last; at.next++) {
-        const struct crystal_comm_call *call =
-            &calls
-                 ->calls[at.next < calls->before
-                             ? at.next
-                             : calls->before + (at.next - calls->before) % calls->each];
+        const struct crystal_comm_call *call = call_at(calls, at.next);
         bool is_found = is_wanted(call, calls->crank, &at);
 
         if (is_found)
@@ -144,7 +193,8 @@ bool crystal_comm_calls_next(const struct crystal_comm_calls *calls,
                 .call = call,
                 .seq = is_message(call) ? at.messages : at.collectives,
                 .timed_seq = is_message(call) ? at.messages : at.collectives - at.empty,
-                .is_timed = at.next >= calls->before};
+                .is_timed = at.next >= calls->before &&
+                            (at.next < calls->end || at.next >= calls->count)};
         at.empty += call->is_empty;
         if (!is_message(call))
             at.collectives++;

@@ -1,5 +1,8 @@
-/* What one rank calls on one communicator, in order and for ever: what its recording
- * has from before the iterations, then its last iteration again and again.
+/* What one rank calls on one communicator, in order and for ever: either what its
+ * recording has from before the iterations and then its last iteration again and again,
+ * as the timeline has it; or the whole recording, with what comes behind the
+ * iterations, and then the last iteration again and again, as recorded contributions
+ * are found.
  *
  * The net plugin numbers what the library tells it: the collectives that are done over
  * rings or trees, and the messages of each pair of ranks and direction. The graph
@@ -55,14 +58,19 @@ struct crystal_calls_found {
                      a call of its own */
     uint64_t timed_seq; /* the same as the timeline counts: without collectives of no
                            elements */
-    bool is_timed;      /* it belongs to an iteration */
+    bool is_timed;      /* it belongs to an iteration that the timeline has */
 };
 
-/* Calls of lrank, a member, on the graph's communicator comm. NULL where memory ends;
- * caller destroys, after which nothing found is valid. */
+/* Calls of lrank, a member, on the graph's communicator comm, as the timeline has them.
+ * NULL where memory ends; caller destroys, after which nothing found is valid. */
 struct crystal_comm_calls *crystal_comm_calls_create(const struct crystal_graph *g,
                                                      uint32_t comm, uint32_t lrank,
                                                      struct crystal_error *err);
+/* The same, as they were recorded to the end. A recording that was stopped within an
+ * iteration goes on with the rest of it. */
+struct crystal_comm_calls *crystal_comm_calls_recorded(const struct crystal_graph *g,
+                                                       uint32_t comm, uint32_t lrank,
+                                                       struct crystal_error *err);
 void crystal_comm_calls_destroy(struct crystal_comm_calls *calls); /* NULL is fine */
 
 /* The next one of what the walk looks for; false where the iterations have none and

@@ -135,7 +135,7 @@ void crystal_records_destroy(struct crystal_records *r)
 static int calls_make(struct crystal_records *r)
 {
     if (!r->calls)
-        r->calls = crystal_comm_calls_create(r->graph, r->comm, r->lrank, NULL);
+        r->calls = crystal_comm_calls_recorded(r->graph, r->comm, r->lrank, NULL);
     if (!r->walks)
         r->walks = calloc(1 + 2 * (size_t)r->nranks, sizeof *r->walks);
     return r->calls && r->walks ? 0 : -ENOMEM;
