@@ -262,8 +262,8 @@ int stage_emulate(struct stage *stage, uint32_t node_number)
     struct watch watch = {.ends.job_dir = stage->job_dir,
                           .ends.node_count = stage->node_count,
                           .ends.all_task_count = stage->layout.sandbox_count,
-                          .ends.task_count = stage->own.end - stage->own.first,
-                          .ends.has_far = stage->node_count > 1};
+                          .ends.own_node = node_number,
+                          .ends.task_count = stage->own.end - stage->own.first};
     struct crystal_error err = {0};
     char path[PATH_MAX];
     int code;
@@ -276,7 +276,6 @@ int stage_emulate(struct stage *stage, uint32_t node_number)
     if (!watch.ends.list)
         (void)crystal_error_set(&err, ENOMEM, "out of memory");
     if (!watch.ends.list ||
-        stage_path(stage, watch.ends.path, &err, "agent.%u.ends", node_number) ||
         stage_path(stage, path, &err, "agent.%u.code", node_number) ||
         task_ends_code_begin(path, &err)) {
         free(watch.ends.list);

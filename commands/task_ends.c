@@ -8,6 +8,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <spawn.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -32,53 +33,59 @@ static struct crystal_launch_end end_of(uint32_t lrank, int status)
         lrank, signal ? 128 + signal : WEXITSTATUS(status), signal};
 }
 
-/* Takes the lines into ends->list; one without its end is still being written. */
-static void read_lines(struct task_ends *ends)
+/* Reads the lines of a node; one without its end is still being written. Returns how
+ * many there are, and puts the first ones, at most most, into list. */
+static uint32_t read_node(struct task_ends *ends, uint32_t node,
+                          struct crystal_launch_end *list, uint32_t most)
 {
-    FILE *file = crystal_infile_stream(ends->path, NULL);
-    uint32_t lrank, step;
-    char line[64];
+    uint32_t count = 0, lrank, step;
+    char path[PATH_MAX], line[64];
+    FILE *file = NULL;
     int status;
 
-    ends->count = 0;
-    while (file && ends->count < ends->task_count && fgets(line, sizeof line, file) &&
-           strchr(line, '\n') &&
+    if (snprintf(path, sizeof path, "%s/agent.%u.ends", ends->job_dir, node) <
+        (int)sizeof path)
+        file = crystal_infile_stream(path, NULL); /* NULL: nobody has ended there */
+    while (file && fgets(line, sizeof line, file) && strchr(line, '\n') &&
            sscanf(line, "%u %d %u", &lrank, &status, &step) == 3) {
-        const struct crystal_launch_end end = end_of(lrank, status);
-
         ends->step = step;
-        ends->list[ends->count++] = end;
-        if (ends->node && !end.code) /* one that fails is told by itself */
-            crystal_node_ended(ends->node, lrank);
+        if (count < most)
+            list[count] = end_of(lrank, status);
+        count++;
     }
     if (file)
         (void)fclose(file); /* read-only */
+    return count;
+}
+
+static void read_own(struct task_ends *ends)
+{
+    uint32_t count = read_node(ends, ends->own_node, ends->list, ends->task_count);
+
+    ends->count = count < ends->task_count ? count : ends->task_count;
+    for (uint32_t i = 0; ends->node && i < ends->count; i++)
+        if (!ends->list[i].code) /* one that fails is told by itself */
+            crystal_node_ended(ends->node, ends->list[i].lrank);
 }
 
 /* Nobody on this node runs any more, nor on others, whose files say so, too. */
-static int all_have_ended(const struct task_ends *ends)
+static int all_have_ended(struct task_ends *ends)
 {
     uint64_t count = 0;
 
-    for (uint32_t node = 0; node < ends->node_count; node++) {
-        char path[PATH_MAX];
-        FILE *file;
-        int c;
-
-        if (snprintf(path, sizeof path, "%s/agent.%u.ends", ends->job_dir, node) >=
-                (int)sizeof path ||
-            !(file = crystal_infile_stream(path, NULL)))
-            continue; /* nobody has ended there */
-        while ((c = getc(file)) != EOF)
-            count += c == '\n';
-        (void)fclose(file); /* read-only */
-    }
+    for (uint32_t node = 0; node < ends->node_count; node++)
+        count += read_node(ends, node, NULL, 0);
     return count >= ends->all_task_count;
+}
+
+static int has_far(const struct task_ends *ends)
+{
+    return ends->node_count > 1;
 }
 
 static struct stage_cause find_cause(const struct task_ends *ends, int service_code)
 {
-    return stage_cause_find(ends->node, service_code, ends->has_far, ends->list,
+    return stage_cause_find(ends->node, service_code, has_far(ends), ends->list,
                             ends->count);
 }
 
@@ -87,10 +94,10 @@ int task_ends_check(struct task_ends *ends, struct crystal_error *err)
     struct stage_cause cause;
     int wait_ms, have_all;
 
-    read_lines(ends);
+    read_own(ends);
     have_all = ends->count >= ends->task_count;
     cause = find_cause(ends, 0);
-    if (cause.kind == STAGE_CAUSE_NONE || (have_all && !ends->has_far))
+    if (cause.kind == STAGE_CAUSE_NONE || (have_all && !has_far(ends)))
         return 0;
     if (!ends->failed_ms)
         ends->failed_ms = now_ms();
@@ -107,7 +114,7 @@ int task_ends_explain(struct task_ends *ends, int code, struct crystal_error *er
 {
     struct stage_cause cause;
 
-    read_lines(ends);
+    read_own(ends);
     cause = find_cause(ends, code);
     if (!ends->broken_ms)
         ends->broken_ms = now_ms();
@@ -121,7 +128,7 @@ int task_ends_result(struct task_ends *ends, struct crystal_error *err)
 {
     struct stage_cause cause;
 
-    read_lines(ends);
+    read_own(ends);
     cause = find_cause(ends, 0);
     if (cause.kind == STAGE_CAUSE_NONE || cause.kind == STAGE_CAUSE_FAR)
         return 0;
@@ -176,7 +183,7 @@ static void cancel_step(uint32_t step)
 
 int task_ends_finish(struct task_ends *ends)
 {
-    read_lines(ends);
+    read_own(ends);
     if (ends->count >= ends->task_count) {
         if (all_have_ended(ends))
             return 1;

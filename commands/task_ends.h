@@ -7,16 +7,14 @@
 
 #include "commands/stage_cause.h"
 
-#include <limits.h>
 #include <stdint.h>
 
 struct task_ends {
     const char *job_dir;             /* borrowed */
     uint32_t node_count;             /* that have tasks */
     uint32_t all_task_count;         /* theirs together */
-    char path[PATH_MAX];             /* of this node's lines */
+    uint32_t own_node;               /* this one's number */
     uint32_t task_count;             /* of this node */
-    int has_far;                     /* tasks run on other nodes, too */
     struct crystal_launch_end *list; /* [task_count], as they came; owned */
     uint32_t count;                  /* of list, when last read */
     struct crystal_node *node;       /* whose roll says who began; borrowed */
