@@ -47,4 +47,21 @@ job_composed(const struct job *j, const struct crystal_compose_pass *pass)
     return p;
 }
 
+/* Captures a job that was begun and plans it: record writes what each live rank does,
+ * which is the same in both stages. */
+static inline void job_planned(struct job *j, const char *comms,
+                               void (*record)(struct job *j, const char *folder,
+                                              uint32_t lrank))
+{
+    static const struct crystal_compose_pass pass;
+
+    job_text(j, "comms.tab", comms);
+    for (uint32_t i = 0; i < j->layout.live_count; i++) {
+        record(j, "ranks", j->layout.live[i]);
+        record(j, "plan", j->layout.live[i]);
+    }
+    JOB_MUST(crystal_graph_build(j->dir, &job_err));
+    crystal_profile_close(job_composed(j, &pass));
+}
+
 #endif

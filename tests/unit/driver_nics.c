@@ -36,16 +36,21 @@ static void two(struct job *j, const char *folder, uint32_t lrank, int overlaps)
     job_rank_end(j);
 }
 
+static void beside_each_other(struct job *j, const char *folder, uint32_t lrank)
+{
+    two(j, folder, lrank, 1);
+}
+
+static void after_each_other(struct job *j, const char *folder, uint32_t lrank)
+{
+    two(j, folder, lrank, 0);
+}
+
 static void job_make(struct job *j, int overlaps)
 {
     job_begin(j, 4, NULL, "0-3", "0-3");
-    job_text(j, "comms.tab", "w\t4\t0-3\nx\t4\t0-3\n");
-    for (uint32_t r = 0; r < 4; r++) {
-        two(j, "ranks", r, overlaps);
-        two(j, "plan", r, overlaps);
-    }
-    JOB_MUST(crystal_graph_build(j->dir, &job_err));
-    JOB_MUST(crystal_plan_compose(j->dir, NULL, &first_pass, &job_err));
+    job_planned(j, "w\t4\t0-3\nx\t4\t0-3\n",
+                overlaps ? beside_each_other : after_each_other);
     j->layout.sandbox_count = 1;
 }
 

@@ -79,13 +79,7 @@ static void open_stage(void)
     memset(pair_seq, 0, sizeof pair_seq);
     slot_seq = 0;
     job_begin(j, N, NULL, "0-3", "0-3");
-    job_text(j, "comms.tab", "w\t4\t0-3\n");
-    for (uint32_t r = 0; r < N; r++) {
-        parts_rank(j, "ranks", r);
-        parts_rank(j, "plan", r);
-    }
-    JOB_MUST(crystal_graph_build(j->dir, &job_err));
-    JOB_MUST(crystal_plan_compose(j->dir, NULL, &first_pass, &job_err));
+    job_planned(j, "w\t4\t0-3\n", parts_rank);
     j->layout.sandbox_count = 1;
     stage_board(&stage, j->dir, is_real, 1);
 }
@@ -283,13 +277,7 @@ static void open_gathers(void)
 
     memset(&stage, 0, sizeof stage);
     job_begin(j, N, NULL, "0-3", "0-3");
-    job_text(j, "comms.tab", "w\t4\t0-3\n");
-    for (uint32_t r = 0; r < N; r++) {
-        gathers_rank(j, "ranks", r);
-        gathers_rank(j, "plan", r);
-    }
-    JOB_MUST(crystal_graph_build(j->dir, &job_err));
-    JOB_MUST(crystal_plan_compose(j->dir, NULL, &first_pass, &job_err));
+    job_planned(j, "w\t4\t0-3\n", gathers_rank);
     memcpy(j->layout.sandbox, sandbox, sizeof sandbox);
     j->layout.sandbox_count = 2;
     stage_board(&stage, j->dir, is_real, 1);

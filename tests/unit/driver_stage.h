@@ -4,17 +4,13 @@
 #ifndef CRYSTAL_TESTS_DRIVER_STAGE_H
 #define CRYSTAL_TESTS_DRIVER_STAGE_H
 
-#include "replay/compose.h"
 #include "replay/driver.h"
-#include "runtime/profile_file.h"
 #include "runtime/transfer.h"
 
 #include "tests/check.h"
-#include "tests/job.h"
+#include "tests/composed.h"
 
 #include <time.h>
-
-static const struct crystal_compose_pass first_pass;
 
 static inline uint64_t now(void)
 {
@@ -67,14 +63,7 @@ static inline void rank(struct job *j, const char *folder, uint32_t lrank)
 static inline void make_job(struct job *j)
 {
     job_begin(j, 4, NULL, "0-3", "0-3");
-    job_text(j, "comms.tab", "w\t4\t0-3\n");
-    for (uint32_t r = 0; r < 4; r++) {
-        rank(j, "ranks", r);
-        rank(j, "plan", r);
-    }
-    JOB_MUST(crystal_graph_build(j->dir, &job_err));
-    JOB_MUST(crystal_plan_compose(j->dir, NULL, &first_pass,
-                                  &job_err)); /* all four measured */
+    job_planned(j, "w\t4\t0-3\n", rank); /* all four measured */
     j->layout.sandbox_count = 1;
 }
 

@@ -355,60 +355,64 @@ static size_t slurp(const char *path, unsigned char *bytes, size_t capacity)
     return count;
 }
 
+/* A graph, whose bytes a test changes. */
+struct image {
+    struct job job;
+    char path[160];
+    unsigned char bytes[1 << 16];
+    size_t count;
+};
+
+static void image_make(struct image *i)
+{
+    replica(&i->job);
+    crystal_graph_close(built(&i->job));
+    job_path(&i->job, i->path, sizeof i->path, "job.graph");
+    i->count = slurp(i->path, i->bytes, sizeof i->bytes);
+}
+
 static void refuses_every_cut(void)
 {
-    static unsigned char bytes[1 << 16];
-    char path[160];
-    struct job j;
-    size_t count;
+    static struct image i;
 
-    replica(&j);
-    crystal_graph_close(built(&j));
-    job_path(&j, path, sizeof path, "job.graph");
-    count = slurp(path, bytes, sizeof bytes);
-    for (size_t cut = 0; cut < count; cut++) {
+    image_make(&i);
+    for (size_t cut = 0; cut < i.count; cut++) {
         struct crystal_graph *g;
 
-        spill(path, bytes, cut);
-        g = crystal_graph_open(path, NULL);
+        spill(i.path, i.bytes, cut);
+        g = crystal_graph_open(i.path, NULL);
         if (g)
-            printf("# opened with %zu of %zu bytes\n", cut, count);
+            printf("# opened with %zu of %zu bytes\n", cut, i.count);
         CHECK(!g);
         crystal_graph_close(g);
     }
-    job_end(&j);
+    job_end(&i.job);
 }
 
 /* No bit of the file may be another one, its header's included. */
 static void refuses_every_flip(void)
 {
-    static unsigned char bytes[1 << 16];
-    char path[160];
-    struct job j;
-    size_t count;
+    static struct image i;
 
-    replica(&j);
-    crystal_graph_close(built(&j));
-    job_path(&j, path, sizeof path, "job.graph");
-    count = slurp(path, bytes, sizeof bytes);
-    for (size_t bit = 0; bit < 8 * count; bit += bit < 8 * 64 ? 1 : 9) {
+    image_make(&i);
+    for (size_t bit = 0; bit < 8 * i.count; bit += bit < 8 * 64 ? 1 : 9) {
         struct crystal_graph *g;
 
-        bytes[bit / 8] ^= 1U << bit % 8;
-        spill(path, bytes, count);
-        bytes[bit / 8] ^= 1U << bit % 8;
-        g = crystal_graph_open(path, NULL);
+        i.bytes[bit / 8] ^= 1U << bit % 8;
+        spill(i.path, i.bytes, i.count);
+        i.bytes[bit / 8] ^= 1U << bit % 8;
+        g = crystal_graph_open(i.path, NULL);
         if (g)
             printf("# opened with bit %zu of byte %zu flipped\n", bit % 8, bit / 8);
         CHECK(!g);
         crystal_graph_close(g);
     }
-    memset(bytes + 56, 0, 8);
-    spill(path, bytes, count);
-    CHECK(!crystal_graph_open(path, &job_err));
+    memset(i.bytes + 56, 0, 8);
+    spill(i.path, i.bytes, i.count);
+    CHECK(!crystal_graph_open(i.path, &job_err));
     CHECK_STR(strstr(crystal_error_text(&job_err), ": "),
               ": its header has no checksum; run 'scrystal graph' again");
-    job_end(&j);
+    job_end(&i.job);
 }
 
 /* What the golden files of captures hold. */

@@ -3,20 +3,17 @@
  */
 #include "config.h"
 
-#include "replay/compose.h"
 #include "replay/report.h"
-#include "replay/run_record.h"
-#include "runtime/blockfile.h"
 #include "runtime/graph.h"
 
 #include "tests/check.h"
+#include "tests/composed.h"
 #include "tests/folders.h"
-#include "tests/job.h"
 
 #include <errno.h>
 
-/* An all-reduce and the wait for it. */
-static const struct crystal_compose_pass first_pass;
+#define COMMS "all\t4\t0-3\ntp\t2\t0-1\ndp0\t2\t0,2\ndp1\t2\t1,3\n"
+
 /* Calls before the iterations: a broadcast, and with two an all-reduce behind it; what
  * the runs do. */
 static bool begins_with_two;
@@ -25,6 +22,7 @@ static uint8_t begins[2] = {CRYSTAL_FUNC_BROADCAST, CRYSTAL_FUNC_ALLREDUCE};
 /* What the all-reduce over tp takes more than the wire: 500 ns a step. */
 static uint64_t tp_cost_ns = 1000;
 
+/* An all-reduce and the wait for it. */
 static void reduce(struct job *j, uint16_t comm, uint64_t took_ns)
 {
     uint64_t record = crystal_trace_count(j->trace);
@@ -137,13 +135,7 @@ static void make(struct job *j)
     char path[160];
 
     job_begin(j, 4, "tp=2,dp=2", "0-1", "0-1");
-    job_text(j, "comms.tab", "all\t4\t0-3\ntp\t2\t0-1\ndp0\t2\t0,2\ndp1\t2\t1,3\n");
-    for (uint32_t r = 0; r < 2; r++) {
-        rank(j, "ranks", r);
-        rank(j, "plan", r);
-    }
-    JOB_MUST(crystal_graph_build(j->dir, &job_err));
-    JOB_MUST(crystal_plan_compose(j->dir, NULL, &first_pass, &job_err));
+    job_planned(j, COMMS, rank);
     job_path(j, path, sizeof path, "runs");
     JOB_MUST(mkdir(path, 0700));
     for (int n = 1; n <= 2; n++) {
@@ -337,13 +329,7 @@ static void refuses_other_parents(void)
     job_end(&j);
 
     job_begin(&j, 4, "tp=2,dp=2", "0-1", "0-1");
-    job_text(&j, "comms.tab", "all\t4\t0-3\ntp\t2\t0-1\ndp0\t2\t0,2\ndp1\t2\t1,3\n");
-    for (uint32_t r = 0; r < 2; r++) {
-        rank(&j, "ranks", r);
-        rank(&j, "plan", r);
-    }
-    JOB_MUST(crystal_graph_build(j.dir, &job_err));
-    JOB_MUST(crystal_plan_compose(j.dir, NULL, &first_pass, &job_err));
+    job_planned(&j, COMMS, rank);
     refuse(&j, -ENOENT, "runs: no finished run; run 'scrystal emulate' first");
     job_end(&j);
 }

@@ -110,13 +110,7 @@ static void make(struct job *j)
     char path[160];
 
     job_begin(j, N, NULL, "0-2", "0-2");
-    job_text(j, "comms.tab", "ep\t3\t0-2\n");
-    for (uint32_t r = 0; r < N; r++) {
-        rank(j, "ranks", r);
-        rank(j, "plan", r);
-    }
-    JOB_MUST(crystal_graph_build(j->dir, &job_err));
-    crystal_profile_close(job_composed(j, &first_pass));
+    job_planned(j, "ep\t3\t0-2\n", rank);
     job_path(j, path, sizeof path, "runs");
     JOB_MUST(mkdir(path, 0700));
     job_path(j, path, sizeof path, "runs/001");
