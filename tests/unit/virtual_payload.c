@@ -1,28 +1,19 @@
 /* Recorded integers of virtual ranks: a job of four ranks captured by hand, then some
  * of them real among the others. Every result is that of four real ranks. And the
- * neutral elements that stand in for floats.
+ * neutral elements that stand in for floats (virtual_floats.c).
  */
 #include "config.h"
 
-#include "replay/board.h"
+#include "tests/unit/payload_stage.h"
+
 #include "replay/net_payload.h"
 #include "replay/roll.h"
-#include "runtime/graph.h"
 #include "runtime/reduce.h"
 
-#include "tests/job.h"
-#include "tests/net_ring.h"
+#define COUNT    9000 /* 36,000 bytes: chunks with two slices */
+#define TRANSFER 2000 /* 8,000 bytes: on two channels 4,096 and 3,904 */
+#define HALF     1024
 
-#define COMM       UINT64_C(0x5150)
-#define N          4
-#define ITERATIONS 3
-#define COUNT      9000 /* 36,000 bytes: chunks with two slices */
-#define TRANSFER   2000 /* 8,000 bytes: on two channels 4,096 and 3,904 */
-#define HALF       1024
-#define PART       500 /* of an all-to-all, from each rank to each */
-
-static char directory[64], board_path[80];
-static struct job job;
 static bool is_steady;    /* the values are the same in all iterations */
 static bool repeats_last; /* behind the recording they are those of its last one */
 
@@ -64,20 +55,6 @@ static uint32_t *input(uint32_t rank, int iteration, int op)
 
 /* --- capture --- */
 
-/* One call, which NCCL makes of messages without saying so. */
-static void record_all_to_all(uint32_t rank, int it)
-{
-    uint32_t in[N * PART];
-
-    for (uint32_t i = 0; i < N * PART; i++)
-        in[i] = value(rank, it, OPS, i);
-    job_op(&job, (struct crystal_op){.kind = CRYSTAL_OP_COLL,
-                                     .func = CRYSTAL_FUNC_ALLTOALL,
-                                     .dtype = ncclInt32,
-                                     .value = PART});
-    job_payload(&job, in, sizeof in);
-}
-
 static void record_rank(uint32_t rank)
 {
     job_rank(&job, "ranks", rank);
@@ -96,7 +73,6 @@ static void record_rank(uint32_t rank)
                 job_payload(&job, in, (uint32_t)(4 * in_count(op)));
             free(in);
         }
-        record_all_to_all(rank, it);
         if (rank == 3) {
             uint32_t *in = input(3, it, SUM);
 
@@ -117,45 +93,6 @@ static void record_rank(uint32_t rank)
         job_hint(&job, (uint64_t)it + 1);
     }
     job_rank_end(&job);
-}
-
-static void job_make(void (*record)(uint32_t rank))
-{
-    job_begin(&job, N, NULL, "0-3", "0-3");
-    job_text(&job, "comms.tab", "world\t4\t0-3\n");
-    for (uint32_t r = 0; r < N; r++)
-        record(r);
-    JOB_MUST(crystal_graph_build(job.dir, &job_err));
-}
-
-static struct crystal_board *board_make(const char *real)
-{
-    char path[160];
-    struct crystal_board_config config = {.directory = directory,
-                                          .lrank_count = N,
-                                          .ranks_per_node = 1,
-                                          .mode = CRYSTAL_BOARD_IMMEDIATE,
-                                          .comm_capacity = 1,
-                                          .heap_bytes = 4 << 20,
-                                          .graph_path = path};
-    static const uint32_t members[N] = {0, 1, 2, 3};
-    uint8_t is_real[N];
-    struct crystal_board *board;
-    struct crystal_graph *g;
-    uint32_t graph_comm;
-
-    job_path(&job, path, sizeof path, "job.graph");
-    g = crystal_graph_open(path, &job_err);
-    JOB_MUST(!g);
-    graph_comm = crystal_graph_comm_find(g, "world", N, members, 0);
-    crystal_graph_close(g);
-    for (int r = 0; r < N; r++)
-        is_real[r] = real[r] == 'r';
-    board = crystal_board_create(&config, &job_err);
-    JOB_MUST(!board);
-    JOB_MUST(crystal_board_comm_add(board, COMM, "world", graph_comm, N, members,
-                                    is_real, &job_err));
-    return board;
 }
 
 /* --- emulate --- */
@@ -211,25 +148,6 @@ static void collective_check(struct ring *ring, int it, int op)
     free(out);
 }
 
-/* What rank 0 gets of rank 3 in the all-to-all. */
-static void part_check(struct ring *ring, int it)
-{
-    uint32_t data[PART] = {0}, wrong = 0;
-    void *op = p2p_start(&ring->rank, "Recv", "ncclInt32", PART, 3);
-    void *proxy = proxy_start(&ring->rank, op, 1, 3, 1, 0);
-    struct step_handle h = step_start(&ring->rank, proxy, 0);
-    void *request = post_recv(ring->from_prev, data, sizeof data, &h);
-    int bytes = 0;
-
-    CHECK(request && finish(request, &bytes) == ncclSuccess);
-    CHECK_EQ(bytes, (int)sizeof data);
-    for (uint32_t i = 0; i < PART; i++)
-        wrong += data[i] != value(3, it, OPS, i);
-    CHECK_EQ(wrong, 0);
-    (void)PROF->stopEvent(proxy);
-    (void)PROF->stopEvent(op);
-}
-
 /* On the only two channels, of which rank 3 begins with the second for rank 0; on two
  * of more; and on two of which the second is the first of all. */
 static void transfer_check(struct ring *ring, int it)
@@ -261,28 +179,6 @@ static void transfer_check(struct ring *ring, int it)
     (void)PROF->stopEvent(op);
 }
 
-static void rank_open(struct ring *ring, const char *real, int me, int pairs[][2])
-{
-    int next = (me + 1) % N, prev = (me + N - 1) % N;
-    char lrank[16];
-
-    check_begin_child();
-    (void)snprintf(lrank, sizeof lrank, "%d", me);
-    (void)setenv("CRYSTAL_LRANK", lrank, 1);
-    CHECK(rank_init(&ring->rank, COMM, N, me));
-    if (real[prev] == 'v')
-        ring->from_prev = ring_accept_virtual(&ring->rank, prev);
-    if (real[next] == 'v')
-        ring->to_next = ring_connect_virtual(&ring->rank, next);
-    if (real[prev] == 'r' && me % 2 == 0)
-        ring->from_prev = harness_accept(&ring->rank, pairs[prev][1]);
-    if (real[next] == 'r')
-        ring->to_next = harness_connect(&ring->rank, pairs[me][0]);
-    if (real[prev] == 'r' && me % 2 == 1)
-        ring->from_prev = harness_accept(&ring->rank, pairs[prev][1]);
-    CHECK(ring->from_prev && ring->to_next);
-}
-
 /* Iterations of which the first ITERATIONS were recorded. */
 static void emulate(const char *real, int iterations)
 {
@@ -302,10 +198,8 @@ static void emulate(const char *real, int iterations)
         for (int it = 0; it < iterations && check_ok; it++) {
             for (int op = 0; op < OPS; op++)
                 collective_check(&ring, it, op);
-            if (r == 0 && real[3] == 'v') {
-                part_check(&ring, it);
+            if (r == 0 && real[3] == 'v')
                 transfer_check(&ring, it);
-            }
         }
         fflush(stdout);
         exit(check_ok ? 0 : 1);
@@ -323,16 +217,6 @@ static void emulate(const char *real, int iterations)
     crystal_board_destroy(board);
 }
 
-static void feeds_remove(void)
-{
-    char path[96];
-
-    for (int r = 0; r < N; r++) {
-        (void)snprintf(path, sizeof path, "%s/feed.%d", directory, r);
-        (void)unlink(path);
-    }
-}
-
 static void results_are_those_of_real_ranks(void)
 {
     job_make(record_rank);
@@ -342,158 +226,6 @@ static void results_are_those_of_real_ranks(void)
     emulate("rrvv", ITERATIONS);
     feeds_remove();
     job_end(&job);
-}
-
-/* --- floats --- */
-
-/* Their bits are small integers, too: sums are exact. */
-static float weight(uint32_t rank, int iteration, uint64_t i)
-{
-    return (float)((rank + 1) * (3 + (uint32_t)iteration) + i % 5);
-}
-
-enum { F_SUM, F_BROADCAST, F_OPS };
-#define F_COUNT 3000
-
-/* What of it was kept: every contribution, or the first of each shape
- * that one rank sends. */
-static bool keeps_all;
-static uint32_t f_redop = ncclSum; /* or ncclAvg: every rank puts in a quarter */
-
-static void record_floats(uint32_t rank)
-{
-    float *in = malloc(F_COUNT * sizeof *in);
-
-    job_rank(&job, "ranks", rank);
-    job_comm(&job, "world", rank, N);
-    for (int it = 0; it < ITERATIONS; it++) {
-        for (uint64_t i = 0; i < F_COUNT; i++)
-            in[i] = weight(rank, it, i);
-        job_op(&job, (struct crystal_op){.kind = CRYSTAL_OP_COLL,
-                                         .func = CRYSTAL_FUNC_ALLREDUCE,
-                                         .dtype = ncclFloat32,
-                                         .aux = f_redop,
-                                         .value = F_COUNT});
-        if (keeps_all)
-            job_payload(&job, in, F_COUNT * sizeof *in);
-        job_op(&job, (struct crystal_op){.kind = CRYSTAL_OP_COLL,
-                                         .func = CRYSTAL_FUNC_BROADCAST,
-                                         .dtype = ncclFloat32,
-                                         .peer = 2,
-                                         .value = F_COUNT});
-        if (rank == 2 && (keeps_all || it == 0))
-            job_payload(&job, in, F_COUNT * sizeof *in);
-        if (rank == 3) {
-            job_p2p(&job, 1, 0, 0, F_COUNT);
-            if (keeps_all || it == 0)
-                job_payload(&job, in, F_COUNT * sizeof *in);
-        } else if (rank == 0) {
-            job_p2p(&job, 0, 0, 3, F_COUNT);
-        }
-        job_hint(&job, (uint64_t)it + 1);
-    }
-    job_rank_end(&job);
-    free(in);
-}
-
-/* Real rank 0 among virtual ones: what it gets in iteration `it`. as: the iteration
- * whose values come from virtual senders; sum_all: virtual ranks take part in sums. */
-static void floats_check(struct ring *ring, int it, int as, bool sum_all)
-{
-    float *in = malloc(F_COUNT * sizeof *in), *out = calloc(F_COUNT, sizeof *out);
-    struct ring_run run = {.ring = ring,
-                           .op = {CRYSTAL_FUNC_ALLREDUCE, N, 0, F_COUNT, 4, 1, 0,
-                                  CRYSTAL_PROTO_SIMPLE, NULL},
-                           .is_float = 1,
-                           .in = (unsigned char *)in,
-                           .out = (unsigned char *)out};
-    struct step_handle h;
-    void *op, *proxy, *request;
-    const float share = f_redop == ncclAvg ? 1.0F / N : 1;
-    uint64_t wrong = 0;
-
-    for (uint64_t i = 0; i < F_COUNT; i++)
-        in[i] = share * weight(0, it, i);
-    CHECK(ring_collective(&run));
-    for (uint64_t i = 0; i < F_COUNT; i++) {
-        float sum = in[i];
-
-        for (uint32_t r = 1; sum_all && r < N; r++)
-            sum += share * weight(r, it, i);
-        wrong += out[i] != sum;
-    }
-    CHECK_EQ(wrong, 0);
-    run.op = (struct crystal_ring_op){CRYSTAL_FUNC_BROADCAST, N,   2, F_COUNT, 4, 1, 0,
-                                      CRYSTAL_PROTO_SIMPLE,   NULL};
-    CHECK(ring_collective(&run));
-    for (uint64_t i = 0; i < F_COUNT; i++)
-        wrong += out[i] != weight(2, as, i);
-    CHECK_EQ(wrong, 0);
-    op = p2p_start(&ring->rank, "Recv", "ncclFloat32", F_COUNT, 3);
-    proxy = proxy_start(&ring->rank, op, 0, 3, 1, 0);
-    h = step_start(&ring->rank, proxy, 0);
-    request = post_recv(ring->from_prev, out, F_COUNT * sizeof *out, &h);
-    CHECK(request && finish(request, NULL) == ncclSuccess);
-    for (uint64_t i = 0; i < F_COUNT; i++)
-        wrong += out[i] != weight(3, as, i);
-    CHECK_EQ(wrong, 0);
-    (void)PROF->stopEvent(proxy);
-    (void)PROF->stopEvent(op);
-    free(in);
-    free(out);
-}
-
-static void emulate_floats(uint64_t standin_ops)
-{
-    struct crystal_board *board;
-    int status;
-    pid_t pid;
-
-    job_make(record_floats);
-    board = board_make("rvvv");
-    crystal_board_header(board)->payload_all = keeps_all;
-    fflush(stdout);
-    pid = fork();
-    if (pid == 0) {
-        struct ring ring = {.order = NULL};
-
-        rank_open(&ring, "rvvv", 0, NULL);
-        for (int it = 0; it < ITERATIONS + 1 && check_ok; it++)
-            floats_check(&ring, it, keeps_all && it < ITERATIONS ? it : 0,
-                         keeps_all && it < ITERATIONS);
-        fflush(stdout);
-        exit(check_ok ? 0 : 1);
-    }
-    CHECK_EQ(waitpid(pid, &status, 0), pid);
-    CHECK_EQ(status, 0);
-    CHECK_STR(crystal_board_header(board)->abort_text, "");
-    CHECK_EQ(crystal_board_header(board)->standin_ops, standin_ops);
-    crystal_board_destroy(board);
-    feeds_remove();
-    job_end(&job);
-}
-
-/* Behind the recording, and without one, virtual ranks add nothing to a sum; who
- * receives gets the first payload of that shape. */
-static void floats_are_recorded(void)
-{
-    keeps_all = true;
-    emulate_floats(3);
-}
-
-/* What was recorded is what the program gave to its call. */
-static void averages_are_of_recorded_floats(void)
-{
-    f_redop = ncclAvg;
-    keeps_all = true;
-    emulate_floats(3);
-    f_redop = ncclSum;
-}
-
-static void floats_have_stand_ins(void)
-{
-    keeps_all = false;
-    emulate_floats(4 + 3 + 3); /* all sums, all but the first of the others */
 }
 
 /* Integers that were the same in all recorded iterations go on for ever. */
@@ -665,7 +397,7 @@ static void stops_where_nothing_fits(void)
     /* the first operation behind three iterations in which it differed */
     refuse(
         record_rank, CRYSTAL_FUNC_ALLREDUCE, ITERATIONS * OPS,
-        "rank 0: communicator 'world', operation 21 (allreduce, iteration 3): "
+        "rank 0: communicator 'world', operation 18 (allreduce, iteration 3): "
         "integers of its virtual rank 3 differ by iteration and were not recorded; "
         "capture more iterations than 3 (--crystal-iterations), or repeat those of the "
         "last one (CRYSTAL_REPEAT=last)");
@@ -695,21 +427,12 @@ static void neutral_elements(void)
 
 int main(void)
 {
-    (void)snprintf(directory, sizeof directory, "/tmp/crystal-payload.XXXXXX");
-    if (!mkdtemp(directory))
-        return 1;
-    (void)snprintf(board_path, sizeof board_path, "%s/board", directory);
-    (void)setenv("CRYSTAL_BOARD", board_path, 1);
-    check_begin();
+    stage_begin();
     CHECK_RUN(neutral_elements);
     CHECK_RUN(results_are_those_of_real_ranks);
     CHECK_RUN(what_never_changed_repeats);
     CHECK_RUN(the_last_iteration_repeats);
     CHECK_RUN(what_reaches_nobody_needs_no_record);
-    CHECK_RUN(floats_are_recorded);
-    CHECK_RUN(averages_are_of_recorded_floats);
-    CHECK_RUN(floats_have_stand_ins);
     CHECK_RUN(stops_where_nothing_fits);
-    (void)rmdir(directory);
-    return check_end();
+    return stage_end();
 }
