@@ -190,8 +190,7 @@ static int make_timeline(struct crystal_driver *d, struct crystal_error *err)
 
     d->gaps = calloc(d->rep_count, sizeof(*d->gaps));
     d->is_outside = calloc(lrank_count, 1);
-    d->known = calloc(crystal_graph_comm_count(d->graph) + 1, sizeof(*d->known));
-    if (!d->gaps || !d->is_outside || !d->known)
+    if (!d->gaps || !d->is_outside)
         return crystal_error_set(err, ENOMEM, "out of memory");
     for (uint32_t i = 0; i < d->rep_count; i++) {
         const struct crystal_profile_op *ops = crystal_profile_ops(d->profile, i);

@@ -19,12 +19,22 @@
 
 /* Arrivals that the timeline told before a sandbox rank came to the operation. */
 struct dr_known {
-    struct dr_known *next;
-    bool is_p2p;
-    uint32_t from, to; /* p2p */
-    uint64_t seq;
+    struct dr_known *next; /* in its bucket */
+    struct dr_key {
+        uint32_t comm; /* of the graph */
+        bool is_p2p;
+        uint32_t from, to; /* p2p */
+        uint64_t seq;
+    } key;
     uint64_t asked;       /* messages that have used it, of a collective made of them */
     uint64_t arrive_ns[]; /* by crank; p2p: the virtual side's */
+};
+
+/* All of them, found by their keys; owned. */
+struct dr_knowns {
+    struct dr_known **buckets; /* [bucket_count] */
+    uint64_t bucket_count;     /* a power of 2, 0: none yet */
+    uint64_t count;
 };
 
 enum dr_stage { DR_CLOSED, DR_OPEN, DR_TOLD, DR_FREED };
@@ -102,9 +112,9 @@ struct crystal_driver {
     uint8_t *is_outside; /* by lrank */
     uint32_t rep_count;
     struct crystal_timeline *timeline;
-    struct dr_known **known; /* by communicator of the graph */
-    struct dr_comm *comms;   /* [comm_capacity] by the board's index */
-    bool is_started;         /* the first iteration has begun */
+    struct dr_knowns known;
+    struct dr_comm *comms; /* [comm_capacity] by the board's index */
+    bool is_started;       /* the first iteration has begun */
     bool is_free; /* the program left its pattern: virtual ranks have always arrived */
     bool is_failed;
     uint64_t setup_end_ns; /* of the last set-up operation */
