@@ -44,7 +44,8 @@ static uint64_t take(const struct crystal_graph *g, uint32_t comm, uint32_t lran
                 .is_empty = crystal_op_is_empty(op),
                 .peer = op->kind == CRYSTAL_OP_COLL
                             ? op->peer
-                            : crystal_graph_peer_of(g, lrank, op->comm, op->peer)};
+                            : crystal_graph_peer_of(g, lrank, op->comm, op->peer),
+                .count = op->value};
         taken++;
     }
     return taken;

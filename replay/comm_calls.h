@@ -28,8 +28,9 @@ struct crystal_comm_calls;
 struct crystal_comm_call {
     uint8_t func; /* SEND and RECV are calls of their own */
     uint8_t dtype;
-    bool is_empty; /* a collective of no elements */
-    uint32_t peer; /* crank: who is sent to or received from; root of a collective */
+    bool is_empty;  /* a collective of no elements */
+    uint32_t peer;  /* crank: who is sent to or received from; root of a collective */
+    uint64_t count; /* elements */
 };
 
 /* What a walk looks for. */

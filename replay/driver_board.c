@@ -17,58 +17,6 @@
 
 /* --- opening --- */
 
-/* Whether the graph has the communicator. */
-static bool is_in_graph(const struct crystal_driver *d, const struct dr_comm *dc)
-{
-    return d->graph && dc->entry->graph_comm < crystal_graph_comm_count(d->graph);
-}
-
-const struct crystal_comm_calls *dr_calls(struct crystal_driver *d, struct dr_comm *dc,
-                                          uint32_t crank)
-{
-    uint32_t lrank = dc->members[crank];
-    struct crystal_error err = {0};
-
-    if (!is_in_graph(d, dc) || lrank >= d->layout->lrank_count)
-        return NULL;
-    if (!dc->calls[crank])
-        dc->calls[crank] =
-            crystal_comm_calls_create(d->graph, dc->entry->graph_comm, lrank, &err);
-    if (!dc->calls[crank])
-        dr_fail(d, &err);
-    return dc->calls[crank];
-}
-
-/* Collectives of crank before its iterations, where it has some in them. */
-static bool colls_before(const struct crystal_driver *d, const struct dr_comm *dc,
-                         uint32_t crank, uint64_t *ret)
-{
-    uint32_t lrank = dc->members[crank];
-    const struct crystal_program *p =
-        d->programs[crystal_graph_rep_of(d->graph, lrank)];
-
-    for (uint32_t i = 0; i < p->local_count; i++)
-        if (crystal_graph_comm_of(d->graph, lrank, i) == dc->entry->graph_comm) {
-            *ret = p->coll_before[i];
-            return p->coll_each[i] > 0;
-        }
-    return false;
-}
-
-/* Finds the virtual member whose iterations begin first. */
-static void comm_time(struct crystal_driver *d, struct dr_comm *dc)
-{
-    uint64_t least = UINT64_MAX, before;
-
-    dc->first_crank = UINT32_MAX;
-    for (uint32_t k = 0; k < dc->entry->nranks && is_in_graph(d, dc); k++)
-        if (!dc->is_real[k] && dc->members[k] < d->layout->lrank_count &&
-            colls_before(d, dc, k, &before) && before < least) {
-            least = before;
-            dc->first_crank = k;
-        }
-}
-
 /* The real members: those of this node, and those of others. */
 static int members_part(struct crystal_driver *d, struct dr_comm *dc, uint32_t nranks)
 {
@@ -95,6 +43,7 @@ static bool comm_open(struct crystal_driver *d, struct dr_comm *dc, uint32_t ind
 
     if (!entry)
         return false;
+    dc->entry = entry;
     dc->members = crystal_board_members(d->board, entry);
     dc->is_real = crystal_board_is_real(d->board, entry);
     if (members_part(d, dc, entry->nranks)) {
@@ -108,23 +57,11 @@ static bool comm_open(struct crystal_driver *d, struct dr_comm *dc, uint32_t ind
         dr_no_memory(d);
         return false;
     }
-    dc->entry = entry;
-    comm_time(d, dc);
+    dr_calls_open(d, dc);
     return true;
 }
 
 /* --- collectives --- */
-
-/* What the next collective is, as far as the graph says. */
-static void coll_find(struct crystal_driver *d, struct dr_comm *dc,
-                      struct crystal_calls_found *ret)
-{
-    const struct crystal_comm_calls *calls =
-        dc->first_crank == UINT32_MAX ? NULL : dr_calls(d, dc, dc->first_crank);
-
-    if (!calls || !crystal_comm_calls_next(calls, &dc->walk, ret))
-        *ret = (struct crystal_calls_found){.timed_seq = dc->next};
-}
 
 static void publish(struct crystal_driver *d, const struct dr_comm *dc,
                     struct crystal_board_slot *slot, const uint64_t *arrive)
@@ -142,10 +79,9 @@ static void publish(struct crystal_driver *d, const struct dr_comm *dc,
 
 /* Tells when virtual ranks arrive, if that is known. */
 static bool coll_tell(struct crystal_driver *d, struct dr_comm *dc,
-                      struct crystal_board_slot *slot,
-                      const struct crystal_calls_found *found, uint64_t now_ns)
+                      struct crystal_board_slot *slot, uint64_t seq, uint64_t now_ns)
 {
-    const struct crystal_comm_call *call = found->call;
+    const struct crystal_calls_found *found = &dc->found[seq % CRYSTAL_BOARD_SLOTS];
     struct dr_known *k;
 
     if (!found->is_timed || d->is_free) {
@@ -154,9 +90,7 @@ static bool coll_tell(struct crystal_driver *d, struct dr_comm *dc,
     }
     if (!atomic_load_explicit(&slot->described, memory_order_acquire))
         return false;
-    /* what is only moved may be told as bytes, whatever its type */
-    if (call->func != slot->func ||
-        (crystal_func_reduces(call->func) && call->dtype != slot->dtype)) {
+    if (!dr_calls_follows(dc, slot, seq)) {
         dr_set_free(d, CRYSTAL_BOARD_FINISHED);
         publish(d, dc, slot, NULL);
         return true;
@@ -229,7 +163,8 @@ static uint32_t coll_feed(struct crystal_driver *d, struct dr_comm *dc,
             ++*ret_missing;
             continue;
         }
-        if (is_inside && coll_arrive(d, dc, slot, found->timed_seq, dc->real[i], arrive_ns))
+        if (is_inside &&
+            coll_arrive(d, dc, slot, found->timed_seq, dc->real[i], arrive_ns))
             return count;
         fed[i] = 1;
         count++;
@@ -273,7 +208,7 @@ static bool coll_look(struct crystal_driver *d, struct dr_comm *dc, uint64_t seq
     if (*stage == DR_FREED)
         return false;
     is_new = coll_feed(d, dc, slot, seq, &missing) > 0;
-    if (*stage == DR_OPEN && coll_tell(d, dc, slot, found, now_ns)) {
+    if (*stage == DR_OPEN && coll_tell(d, dc, slot, seq, now_ns)) {
         *stage = DR_TOLD;
         is_new = true;
     }
@@ -302,7 +237,7 @@ static bool colls_look(struct crystal_driver *d, struct dr_comm *dc, uint64_t no
         if (atomic_load_explicit(&slot->seq_plus1, memory_order_acquire) !=
             dc->next + 1)
             break;
-        coll_find(d, dc, &dc->found[dc->next % CRYSTAL_BOARD_SLOTS]);
+        dr_calls_find(d, dc);
         dc->stage[dc->next++ % CRYSTAL_BOARD_SLOTS] = DR_OPEN;
         is_new = true;
     }
@@ -337,9 +272,7 @@ bool dr_board_look(struct crystal_driver *d, uint64_t now_ns)
 
 static void comm_close(struct dr_comm *dc)
 {
-    for (uint32_t k = 0; dc->calls && k < dc->entry->nranks; k++)
-        crystal_comm_calls_destroy(dc->calls[k]);
-    free(dc->calls);
+    dr_calls_close(dc);
     free(dc->parts_told);
     free(dc->real);
     free(dc->is_fed);

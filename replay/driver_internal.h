@@ -67,6 +67,11 @@ struct dr_comm {
                                        UINT32_MAX: the graph has none */
     struct crystal_calls_walk walk; /* through its calls */
     struct crystal_calls_found found[CRYSTAL_BOARD_SLOTS]; /* what collectives are */
+    struct crystal_comm_calls *recorded; /* its calls to the end of its recording; owned
+                                          */
+    struct crystal_calls_walk recorded_walk;
+    /* what collectives are where they are behind its last iteration; else NULL */
+    const struct crystal_comm_call *behind[CRYSTAL_BOARD_SLOTS];
     struct dr_part *parts; /* that the timeline is not told yet; owned */
     uint64_t *parts_told;  /* [nranks]: it was told all before this; owned */
     uint64_t first, next;  /* as in a pair */
@@ -136,10 +141,21 @@ void dr_board_fini(struct crystal_driver *d);
  * collective. func and what follows it are compared elsewhere unless func is 0. */
 int dr_coll_arrive(struct crystal_driver *d, const struct dr_comm *dc,
                    struct crystal_far_arrival *arrival, uint64_t arrive_ns);
+
+/* driver_calls.c: what the operations of a communicator are. dr_calls_open finds the
+ * virtual member whose iterations begin first; dc->calls is there. */
+void dr_calls_open(struct crystal_driver *d, struct dr_comm *dc);
+void dr_calls_close(struct dr_comm *dc);
 /* The calls of a virtual member; NULL where the graph does not have the communicator.
  */
 const struct crystal_comm_calls *dr_calls(struct crystal_driver *d, struct dr_comm *dc,
                                           uint32_t crank);
+/* Sets what collective dc->next is. */
+void dr_calls_find(struct crystal_driver *d, struct dr_comm *dc);
+/* Whether what was described at seq, which is timed, is the iteration's call, and not
+ * another one that was recorded in its place behind the last iteration. */
+bool dr_calls_follows(const struct dr_comm *dc, const struct crystal_board_slot *slot,
+                      uint64_t seq);
 
 /* driver_pairs.c: the same as dr_board_look of a communicator's messages. */
 bool dr_pairs_look(struct crystal_driver *d, struct dr_comm *dc, uint64_t now_ns);

@@ -111,6 +111,63 @@ static void the_end_meets_everybody(void)
     stage_close(&s);
 }
 
+#define SUMS 4 /* iterations */
+
+static void sums_rank(struct job *j, const char *folder, uint32_t lrank)
+{
+    job_rank(j, folder, lrank);
+    job_comm(j, "w", lrank, 4);
+    for (uint64_t i = 0; i < SUMS; i++) {
+        j->now_ns += 1000000;
+        job_coll(j, CRYSTAL_FUNC_ALLREDUCE, 0, 32768);
+        job_sync(j, 0, 10);
+        job_hint(j, i + 1);
+    }
+    job_coll(j, CRYSTAL_FUNC_ALLREDUCE, 0, 1);
+    job_sync(j, 0, 10);
+    job_rank_end(j);
+}
+
+/* All iterations that were recorded, and the sum of the last loss that was behind them,
+ * or one more iteration instead. */
+static void sums_end(uint64_t count, uint64_t want_ns, enum crystal_board_timeline want)
+{
+    static const uint8_t is_real[] = {1, 0, 0, 0};
+    struct crystal_board_slot *slot;
+    struct crystal_board_cell *cells;
+    static const struct crystal_transfer_wire wire = {
+        1000000000, 1000, 0, 1, 0, 0, 0, CRYSTAL_PROTO_SIMPLE};
+    static const struct crystal_transfer_op op = {
+        CRYSTAL_FUNC_ALLREDUCE, 4, 0, 32768, 4, 0};
+    uint64_t come[4], ends[4] = {0}, scratch[8];
+    struct stage s = {.crank = 0};
+
+    job_begin(&s.job, 4, NULL, "0-3", "0-3");
+    job_planned(&s.job, "w\t4\t0-3\n", sums_rank);
+    s.job.layout.sandbox_count = 1;
+    stage_board(&s, s.job.dir, is_real, 1);
+    for (uint64_t i = 0; i <= SUMS; i++) {
+        slot = claim_count(&s, i, CRYSTAL_FUNC_ALLREDUCE, i < SUMS ? 32768 : count);
+        cells = crystal_board_cells(s.board, s.comm, slot);
+        CHECK_EQ(await32(&slot->published), 1);
+        if (i == SUMS)
+            CHECK_EQ(atomic_load(&cells[2].arrive_ns),
+                     want_ns ? ends[2] + want_ns : 1); /* long ago */
+        for (uint32_t k = 0; k < 4; k++)               /* all at the same time */
+            come[k] = atomic_load(&cells[2].arrive_ns);
+        crystal_transfer_coll(&wire, &op, come, ends, scratch);
+        finish(&s, slot, come[0], ends[0]);
+    }
+    CHECK_EQ(atomic_load(&crystal_board_header(s.board)->timeline), want);
+    stage_close(&s);
+}
+
+static void a_last_phase_is_no_iteration(void)
+{
+    sums_end(1, 0, CRYSTAL_BOARD_FINISHED);
+    sums_end(32768, 1000000, CRYSTAL_BOARD_FOLLOWS);
+}
+
 static void without_a_profile_all_have_arrived(void)
 {
     struct crystal_board_slot *slot;
@@ -178,6 +235,7 @@ int main(void)
     check_begin();
     CHECK_RUN(virtual_ranks_keep_time);
     CHECK_RUN(the_end_meets_everybody);
+    CHECK_RUN(a_last_phase_is_no_iteration);
     CHECK_RUN(without_a_profile_all_have_arrived);
     CHECK_RUN(answers_fast);
     CHECK_RUN(refuses_other_parents);

@@ -115,9 +115,9 @@ static inline void stage_board(struct stage *s, const char *directory,
     JOB_MUST(!s->comm);
 }
 
-/* The test's rank comes to collective seq. */
-static inline struct crystal_board_slot *claim(struct stage *s, uint64_t seq,
-                                               enum crystal_func func)
+/* The test's rank comes to collective seq, of count floats. */
+static inline struct crystal_board_slot *
+claim_count(struct stage *s, uint64_t seq, enum crystal_func func, uint64_t count)
 {
     struct crystal_board_slot *slot = crystal_board_slot(s->board, s->comm, seq);
 
@@ -126,10 +126,17 @@ static inline struct crystal_board_slot *claim(struct stage *s, uint64_t seq,
     CHECK_EQ(atomic_load(&slot->seq_plus1), 0);
     slot->func = func;
     slot->dtype = ncclFloat32;
+    slot->count = count;
     atomic_store(&slot->seq_plus1, seq + 1);
     atomic_store(&slot->described, 1);
     crystal_board_ring(s->board);
     return slot;
+}
+
+static inline struct crystal_board_slot *claim(struct stage *s, uint64_t seq,
+                                               enum crystal_func func)
+{
+    return claim_count(s, seq, func, 0);
 }
 
 static inline void finish(struct stage *s, struct crystal_board_slot *slot,
