@@ -7,6 +7,9 @@
 #include <pthread.h>
 #include <stdint.h>
 
+#define CRYSTAL_BOARD_ALIGN      64U
+#define CRYSTAL_BOARD_LRANKS_MAX (1U << 24)
+
 struct crystal_board {
     unsigned char *base;
     uint64_t bytes;
@@ -18,6 +21,13 @@ struct crystal_board {
     char path[4096];
 };
 
+static inline uint64_t crystal_board_align(uint64_t value)
+{
+    return (value + CRYSTAL_BOARD_ALIGN - 1) & ~(uint64_t)(CRYSTAL_BOARD_ALIGN - 1);
+}
+
+/* Heap bytes of one communicator. */
+uint64_t crystal_board_comm_bytes(uint32_t nranks, uint32_t pairs);
 /* Agent, with add_lock held: bytes of the heap are free; -ENOSPC with a sentence that
  * names the communicator. */
 int crystal_board_heap_check(struct crystal_board *board, const char *name,
