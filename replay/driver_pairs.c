@@ -179,9 +179,10 @@ static bool message_tell(struct crystal_driver *d, struct dr_comm *dc,
         dr_start(d, now_ns);
         if (is_note(dc, pair))
             job_ns = 0;
-        else if (is_part(found) ? !part_tell(d, dc, found, pair->virtual_crank,
-                                             cell->bytes, &job_ns)
-                                : !call_tell(d, dc, from, to, found->timed_seq, &job_ns))
+        else if (is_part(found)
+                     ? !part_tell(d, dc, found, pair->virtual_crank, cell->bytes,
+                                  &job_ns)
+                     : !call_tell(d, dc, from, to, found->timed_seq, &job_ns))
             return false;
         if (job_ns)
             arrive_ns = dr_own_ns(d, job_ns);
