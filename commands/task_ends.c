@@ -49,7 +49,7 @@ static uint32_t read_node(struct task_ends *ends, uint32_t node,
     while (file && fgets(line, sizeof line, file) && strchr(line, '\n') &&
            sscanf(line, "%u %d %u", &lrank, &status, &step) == 3) {
         ends->step = step;
-        if (count < most)
+        if (list && count < most)
             list[count] = end_of(lrank, status);
         count++;
     }
