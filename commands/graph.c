@@ -10,6 +10,7 @@
 #include "runtime/filehead.h"
 #include "runtime/graph_build.h"
 #include "runtime/infile.h"
+#include "runtime/iteration_range.h"
 #include "runtime/jobdir.h"
 #include "runtime/layout.h"
 #include "runtime/log.h"
@@ -155,18 +156,42 @@ static int is_part(const struct crystal_graph *g, uint32_t rep)
            !hint_count(ops, marks[mark_count - 2], marks[mark_count - 1]);
 }
 
+static int is_hidden(const struct crystal_graph *g, uint32_t rep)
+{
+    uint64_t op_count;
+    const struct crystal_op *ops = crystal_graph_ops(g, rep, &op_count);
+
+    return crystal_range_look(ops, op_count) == CRYSTAL_RANGE_HIDDEN;
+}
+
+/* The first representative of which that is so, or their number. */
+static uint32_t first_that(const struct crystal_graph *g,
+                           int (*is_so)(const struct crystal_graph *g, uint32_t rep))
+{
+    uint32_t rep = 0;
+
+    while (rep < crystal_graph_rep_count(g) && !is_so(g, rep))
+        rep++;
+    return rep;
+}
+
 static void look_at_iterations(const char *job_dir)
 {
     struct crystal_graph *g = NULL;
     char path[PATH_MAX];
-    uint32_t rep = 0;
+    uint32_t rep;
 
     if (snprintf(path, sizeof path, "%s/job.graph", job_dir) < (int)sizeof path)
         g = crystal_graph_open(path, NULL);
     if (!g)
         return; /* the next stage says why */
-    while (rep < crystal_graph_rep_count(g) && !is_part(g, rep))
-        rep++;
+    rep = first_that(g, is_hidden);
+    if (rep < crystal_graph_rep_count(g))
+        crystal_log(CRYSTAL_LOG_WARNING, "graph",
+                    "rank %u had another tool behind NVTX (NVTX_INJECTION64_PATH), so "
+                    "that its ranges are not known, using what repeats in all ranks",
+                    crystal_graph_rep_lrank(g, rep));
+    rep = first_that(g, is_part);
     if (rep < crystal_graph_rep_count(g))
         crystal_log(
             CRYSTAL_LOG_WARNING, "graph",

@@ -26,8 +26,8 @@ static void make(const char *range)
     char options[PATH_MAX + 64] = "--iterations=3";
 
     if (range) {
-        CHECK_EQ(finish(start("printf 'capture: {iteration_range: %s}' >%s.yaml", range,
-                              job_dir)),
+        CHECK_EQ(finish(start("printf '{capture: {iteration_range: %s}}' >%s.yaml",
+                              range, job_dir)),
                  0);
         (void)snprintf(options, sizeof options, "--iterations=3 --config=%s.yaml",
                        job_dir);
@@ -170,6 +170,10 @@ static void another_tool_is_left_alone(void)
                       "'/nowhere/libtool.so', another tool, so that the range 'step' "
                       "(capture.iteration_range) cannot be seen, using what repeats\n");
     CHECK_EQ(graph(), 0);
+    CHECK_HAS(output,
+              "crystal: graph: rank 0 had another tool behind NVTX "
+              "(NVTX_INJECTION64_PATH), so that its ranges are not known, using "
+              "what repeats in all ranks\n");
     graph_has(4, 1);
     CHECK_EQ(stage("", "plan", "9"), 70);
     CHECK_HAS(output,
@@ -178,6 +182,20 @@ static void another_tool_is_left_alone(void)
               "NVTX_INJECTION64_PATH of plan\n");
     CHECK_EQ(stage(tool, "plan", "9"), 0);
     nothing_is_left();
+}
+
+/* As nsys does, which puts its own into its program's environment. */
+static void a_wrapper_has_another_tool(void)
+{
+    make("step}, stage: {capture: {wrapper: env NVTX_INJECTION64_PATH=/nowhere}");
+    CHECK_EQ(stage("", "capture", "9"), 0);
+    CHECK_EQ(finish(start("exec cat %s/log/capture.3.log", job_dir)), 0);
+    CHECK_HAS(output, "crystal: recorder: NVTX_INJECTION64_PATH is '/nowhere' in this "
+                      "process, so that the range 'step' (capture.iteration_range) "
+                      "cannot be seen, using what repeats\n");
+    CHECK_EQ(graph(), 0);
+    CHECK_HAS(output, "crystal: graph: rank 0 had another tool behind NVTX ");
+    graph_has(4, 1);
 }
 
 int main(void)
@@ -194,6 +212,7 @@ int main(void)
     CHECK_RUN(all_steps_of_a_short_program_are_iterations);
     CHECK_RUN(ranges_that_do_not_fit_are_told);
     CHECK_RUN(another_tool_is_left_alone);
+    CHECK_RUN(a_wrapper_has_another_tool);
     by_hand_end(parent);
     return check_end();
 }
