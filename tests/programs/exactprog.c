@@ -2,7 +2,7 @@
  * by every rank that gets one.
  *
  * usage: exactprog [--iterations I] [--elements E] [--per-node P] [--split]
- *                  [--shares sent|left-out|moving] [--floats] [--calls]
+ *                  [--shares sent|left-out|moving] [--floats] [--calls] [--last]
  *                  [--fail-rank R --fail kill|exit|hang|other]
  *
  * Ranks, library and ids as in nccl_program.h. Groups: the world, the ranks of each
@@ -14,7 +14,9 @@
  * Where nothing goes, "sent" sends and receives nothing, "left-out" makes no call, as
  * PyTorch's NCCL backend does; "moving" neither, and who gets nothing is another one in
  * each iteration.
- * --calls: ncclAlltoAll, ncclGather and ncclScatter of each group more.
+ * --calls: ncclAlltoAll, ncclGather and ncclScatter of each group more, calls of no
+ * elements.
+ * --last: behind the last iteration an all-reduce of one element of the world.
  * --floats: the numbers are float64, which has all of these sums exactly.
  * --fail: in iteration 1 rank R dies of SIGKILL, exits with code 7, sleeps for ever, or
  * calls another operation than the others. EXACT_FAIL="R how" in the environment says
@@ -34,7 +36,8 @@
 #include <unistd.h>
 
 static struct options {
-    int iterations, elements, per_node, fail_rank, is_split, is_float, has_calls;
+    int iterations, elements, per_node, fail_rank, is_split, is_float, has_calls,
+        has_last;
     const char *fail, *shares;
 } options = {.iterations = 3,
              .elements = 1000,
@@ -265,8 +268,21 @@ static void calls(const struct group *g, int64_t e)
     }
 }
 
+/* Collectives of no elements, in which nobody waits, and a message of none. */
+static void nothing(const struct group *g)
+{
+    OK(AllReduce(in, out, 0, type, ncclSum, g->comm, stream));
+    OK(AlltoAll(in, out, 0, type, g->comm, stream));
+    OK(Gather(in, out, 0, type, 0, g->comm, stream));
+    shift(g, 0);
+}
+
 static void everything(const struct group *g, int64_t e)
 {
+    if (options.has_calls) {
+        nothing(g);
+        call_all_to_all(g, 2);
+    }
     all_reduce(g, e);
     all_gather(g, e);
     reduce_scatter(g, e);
@@ -341,12 +357,17 @@ static void read_environment(void)
 
 static void parse(int argc, char **argv)
 {
-    static const struct option list[] = {
-        {"iterations", 1, NULL, 'i'}, {"elements", 1, NULL, 'e'},
-        {"per-node", 1, NULL, 'p'},   {"fail-rank", 1, NULL, 'r'},
-        {"fail", 1, NULL, 'f'},       {"split", 0, NULL, 's'},
-        {"shares", 1, NULL, 'z'},     {"floats", 0, NULL, 'd'},
-        {"calls", 0, NULL, 'c'},      {NULL, 0, NULL, 0}};
+    static const struct option list[] = {{"iterations", 1, NULL, 'i'},
+                                         {"elements", 1, NULL, 'e'},
+                                         {"per-node", 1, NULL, 'p'},
+                                         {"fail-rank", 1, NULL, 'r'},
+                                         {"fail", 1, NULL, 'f'},
+                                         {"split", 0, NULL, 's'},
+                                         {"shares", 1, NULL, 'z'},
+                                         {"floats", 0, NULL, 'd'},
+                                         {"calls", 0, NULL, 'c'},
+                                         {"last", 0, NULL, 'l'},
+                                         {NULL, 0, NULL, 0}};
     int c;
 
     while ((c = getopt_long(argc, argv, "", list, NULL)) >= 0) {
@@ -366,6 +387,8 @@ static void parse(int argc, char **argv)
             options.is_float = 1;
         else if (c == 'c')
             options.has_calls = 1;
+        else if (c == 'l')
+            options.has_last = 1;
         else if (c == 'f')
             options.fail = optarg;
         else if (c == 'z')
@@ -403,6 +426,8 @@ int main(int argc, char **argv)
         if (nccl.hint)
             nccl.hint();
     }
+    if (options.has_last)
+        all_reduce(&world, 1);
     OK(CommDestroy(row.comm));
     OK(CommDestroy(node.comm));
     OK(CommDestroy(world.comm));

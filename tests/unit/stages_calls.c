@@ -9,13 +9,18 @@
 
 #define OPTIONS "--elements 20 --calls --shares sent"
 
-static int follows(const char *name)
+static int is_timeline(const char *name, const char *state)
 {
     char line[PATH_MAX + 256];
 
-    (void)snprintf(line, sizeof line, "grep -q '^timeline: follows' %s/%s", job_dir,
+    (void)snprintf(line, sizeof line, "grep -q '^timeline: %s' %s/%s", state, job_dir,
                    name);
     return system(line) == 0;
+}
+
+static int follows(const char *name)
+{
+    return is_timeline(name, "follows");
 }
 
 static void all_are_exact(const unsigned *ranks, unsigned count)
@@ -29,14 +34,19 @@ static void all_are_exact(const unsigned *ranks, unsigned count)
     CHECK(!strstr(output, "never come"));
 }
 
-static void emulate_alone(const char *options, const unsigned *ranks, unsigned count)
+static void emulate_once(const char *options, const unsigned *ranks, unsigned count)
 {
     CHECK_EQ(finish(start("exec %s emulate --job %s -- %s %s", scrystal, job_dir,
                           program, options)),
              0);
     all_are_exact(ranks, count);
-    CHECK(follows("runs/001/run.yaml"));
     nothing_is_left();
+}
+
+static void emulate_alone(const char *options, const unsigned *ranks, unsigned count)
+{
+    emulate_once(options, ranks, count);
+    CHECK(follows("runs/001/run.yaml"));
 }
 
 /* Groups of 16 and 4; roots are real on this node, on the other, and virtual. */
@@ -79,12 +89,27 @@ static void one_real_rank(void)
     emulate_alone(OPTIONS " --per-node 2", sandbox, 1);
 }
 
+/* A program that ends by itself, with a sum that is none of an iteration: virtual ranks
+ * have come to it, and do not wait for one more iteration. */
+static void a_last_phase(void)
+{
+    static const char options[] = OPTIONS " --per-node 2 --iterations 3 --last";
+    static const unsigned sandbox[1] = {2};
+
+    own_job("last");
+    prepare_nodes(8, 1, "2", "--iterations=10");
+    run_stages(options);
+    emulate_once(options, sandbox, 1);
+    CHECK(is_timeline("runs/001/run.yaml", "finished"));
+}
+
 int main(void)
 {
     static const struct check_case cases[] = {
         CHECK_CASE(one_agent_then_two),
         CHECK_CASE(small_groups),
         CHECK_CASE(one_real_rank),
+        CHECK_CASE(a_last_phase),
     };
 
     char parent[] = "/tmp/crystal-calls.XXXXXX";
