@@ -82,6 +82,16 @@ struct crystal_trees *crystal_virtual_trees(struct crystal_net_comm *comm,
                                             struct crystal_error *err);
 struct crystal_pats *crystal_virtual_pats(struct crystal_net_comm *comm,
                                           struct crystal_error *err);
+/* Receiver: takes the oldest request, a message of a transfer, off the queue once it is
+ * there. 1 done, 0 wait, negative errno. */
+int crystal_virtual_transfer(struct virtual_end *v, struct crystal_net_request *r,
+                             struct crystal_error *err);
+/* Receiver: completes the oldest request, which could be complete at arrive_ns, at
+ * free_ns had all virtual ranks come long ago, and tells what of it was waiting for
+ * virtual ranks. 1, negative errno. */
+int crystal_virtual_done(struct virtual_end *v, struct crystal_net_request *r,
+                         uint64_t arrive_ns, uint64_t free_ns, uint64_t bytes,
+                         struct crystal_error *err);
 void crystal_virtual_close(struct crystal_net_end *end); /* frees the end */
 /* On the real wire: whether this communicator's rank `crank`, a real one, has the same
  * assistant. */
