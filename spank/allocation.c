@@ -65,6 +65,55 @@ static int check_component(const struct crystal_allocation *a,
     return 0;
 }
 
+/* A QOS that is named may let a job have more than the partition does. */
+static bool has_qos(const struct crystal_allocation *a)
+{
+    static const char *const names[] = {"SLURM_QOS", "SBATCH_QOS", "SALLOC_QOS"};
+    const struct crystal_argv *own = &a->request->allocation;
+    bool found = crystal_srun_line_get(a->line, "qos") != NULL;
+
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
+        found = found || getenv(names[i]);
+    for (int i = 0; i < own->count; i++)
+        found = found || strncmp(own->v[i], "--qos=", 6) == 0;
+    return found;
+}
+
+/* Fewer nodes, in the user's words. */
+static const char *way_out(const struct crystal_request *r)
+{
+    return more_nodes(r) ? "ask for fewer with --crystal-assistants or "
+                           "--crystal-sandbox, or give another --partition"
+                         : "name fewer ranks with --crystal-sandbox, or give another "
+                           "--partition";
+}
+
+/* The job has more nodes than one of this partition ever gets. */
+static int check_most(const struct crystal_allocation *a, struct crystal_error *err)
+{
+    const struct crystal_request *r = a->request;
+    const struct crystal_partition *p = a->partition;
+    const uint32_t needed = node_count(r);
+    uint32_t total;
+
+    if (p->max_nodes && needed > p->max_nodes && !has_qos(a))
+        return crystal_error_set(
+            err, EINVAL,
+            "partition '%s' has only jobs of %u node(s) and less (MaxNodes), the job "
+            "needs %u%s; %s",
+            p->name, p->max_nodes, needed, more_nodes(r) ? " with its assistants" : "",
+            way_out(r));
+    if (!p->node_count || needed <= p->node_count)
+        return 0;
+    total = crystal_partition_ask_total(p->name,
+                                        crystal_srun_line_get(a->line, "clusters"));
+    if (!total || needed <= total)
+        return 0;
+    return crystal_error_set(
+        err, EINVAL, "partition '%s' has %u node(s), the job needs %u%s; %s", p->name,
+        total, needed, more_nodes(r) ? " with its assistants" : "", way_out(r));
+}
+
 int crystal_allocation_check(const struct crystal_allocation *a,
                              struct crystal_error *err)
 {
@@ -72,7 +121,7 @@ int crystal_allocation_check(const struct crystal_allocation *a,
     const struct crystal_partition *p = a->partition;
     uint32_t cpus = number(a->line, "cpus-per-task");
 
-    if (check_component(a, err) < 0)
+    if (check_component(a, err) < 0 || check_most(a, err) < 0)
         return -EINVAL;
     if (p->min_nodes > node_count(r))
         return crystal_error_set(err, EINVAL,

@@ -15,6 +15,7 @@
 #include "spank/cluster.h"
 #include "spank/command.h"
 #include "spank/emulated.h"
+#include "spank/pending.h"
 #include "spank/process.h"
 #include "spank/salloc_line.h"
 
@@ -166,6 +167,10 @@ static int rewrite_to_salloc(struct crystal_command *c)
     struct crystal_argv argv = {0};
     char salloc[PATH_MAX], srun[PATH_MAX], pid[16];
     int code = crystal_command_ask(c, true, false), end = options_end(c);
+    const struct crystal_pending pending = {
+        .job_name = crystal_command_job_name(c),
+        .cluster = crystal_srun_line_get(&c->line, "clusters"),
+        .node_count = c->request.node_count + c->request.assistant_count};
 
     if (code)
         return code;
@@ -186,8 +191,10 @@ static int rewrite_to_salloc(struct crystal_command *c)
     snprintf(pid, sizeof pid, "%d", (int)getpid());
     if (setenv(CRYSTAL_SALLOC_ENV, pid, 1) < 0)
         argv.failed = true;
-    if (code == 0)
+    if (code == 0) {
+        crystal_pending_tell(&pending);
         code = become(salloc, &argv);
+    }
     crystal_argv_fini(&argv);
     return code;
 }

@@ -43,6 +43,14 @@ static uint32_t leading_number(const char *text)
     return value <= UINT32_MAX ? (uint32_t)value : 0;
 }
 
+/* "1-4", or "4" where it is both; "1-infinite" -> 0 */
+static uint32_t most_nodes(const char *size)
+{
+    const char *dash = size ? strchr(size, '-') : NULL;
+
+    return leading_number(dash ? dash + 1 : size);
+}
+
 static void more(uint32_t *most, uint32_t value)
 {
     *most = value > *most ? value : *most;
@@ -63,6 +71,7 @@ static void take_line(char *line, const char *wanted, struct crystal_partition *
     if (!ret->name)
         ret->name = strdup(name);
     ret->min_nodes = leading_number(size);
+    ret->max_nodes = most_nodes(size);
     ret->node_count += leading_number(nodes);
     more(&ret->cpus_per_node, leading_number(cpus));
     more(&ret->gpus_per_node, count_gpus(rest));
@@ -82,6 +91,26 @@ void crystal_partition_ask(const char *name, const char *cluster,
     while ((line = strsep(&rest, "\n")))
         take_line(line, name, ret);
     free(text);
+}
+
+uint32_t crystal_partition_ask_total(const char *name, const char *cluster)
+{
+    static const char field[] = " TotalNodes=";
+    char option[256], *text, *found;
+    const char *words[] = {"--oneliner", "show", "partition", name, NULL, NULL};
+    uint32_t total;
+
+    if (cluster) {
+        (void)snprintf(option, sizeof option, "--clusters=%s", cluster);
+        for (int i = 4; i > 0; i--)
+            words[i] = words[i - 1];
+        words[0] = option;
+    }
+    text = crystal_ask_slurm("scontrol", words);
+    found = text ? strstr(text, field) : NULL;
+    total = found ? leading_number(found + strlen(field)) : 0;
+    free(text);
+    return total;
 }
 
 void crystal_partition_fini(struct crystal_partition *partition)

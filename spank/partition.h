@@ -9,6 +9,7 @@ struct crystal_partition {
     uint32_t gpus_per_node; /* the most of its nodes; 0 = none or unknown */
     uint32_t cpus_per_node; /* the same */
     uint32_t min_nodes;     /* of a job; 0 = unknown */
+    uint32_t max_nodes;     /* the same; 0 = no limit, too */
     uint32_t node_count;    /* all of its nodes; 0 = unknown */
 };
 
@@ -20,5 +21,8 @@ void crystal_partition_fini(struct crystal_partition *partition);
 /* What SLURM_PARTITION, SBATCH_PARTITION or SALLOC_PARTITION names; NULL = none does.
  */
 const char *crystal_partition_from_environment(void);
+/* Nodes of the partition with those that sinfo does not show, as nodes of a cloud that
+ * are off; 0 = unknown. */
+uint32_t crystal_partition_ask_total(const char *name, const char *cluster);
 
 #endif

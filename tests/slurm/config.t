@@ -4,7 +4,8 @@
 # shellcheck source=tests/slurm/lib.sh
 . "${CRYSTAL_SRCDIR:-$(dirname "$0")/../..}/tests/slurm/lib.sh"
 cluster_begin 4 --conf "PartitionName=few Nodes=n[3-4] State=UP
-PartitionName=big Nodes=n[1-4] MinNodes=3 State=UP"
+PartitionName=big Nodes=n[1-4] MinNodes=3 State=UP
+PartitionName=small Nodes=n[1-4] MaxNodes=2 State=UP"
 crystal=(--crystal-logical-ranks=16 --crystal-ranks-per-node=4 --crystal-live=all
     --crystal-iterations=2 --crystal-stages=capture)
 rank=$CRYSTAL_BUILDDIR/tests/slurm/rank
@@ -44,6 +45,43 @@ is "MinNodes: exit code" "$code" 2
 is "MinNodes: sentence" "$err" "crystal: partition 'big' has only jobs of 3 nodes and more (MinNodes), the sandbox needs 1; give another --partition, or more nodes with --crystal-sandbox"
 run salloc --quiet "${crystal[@]}" --crystal-sandbox=0-11 -p big true
 is "MinNodes: enough" "$code" 0
+
+# --- and those that never give one so large
+never() { # NAME SENTENCE OPTION...
+    local name=$1 sentence=$2
+    shift 2
+    run srun "${crystal[@]}" "$@" "$rank" true
+    is "$name" "$code $err" "2 crystal: partition $sentence"
+    run sbatch "${crystal[@]}" "$@" --wrap true
+    is "$name: sbatch" "$code $err" "2 crystal: partition $sentence"
+}
+never "fewer nodes than that" "'few' has 2 node(s), the job needs 3; name fewer ranks with --crystal-sandbox, or give another --partition" \
+    -p few --crystal-sandbox=0-11
+never "MaxNodes" "'small' has only jobs of 2 node(s) and less (MaxNodes), the job needs 3; name fewer ranks with --crystal-sandbox, or give another --partition" \
+    -p small --crystal-sandbox=0-11
+never "too many assistants" "'main' has 4 node(s), the job needs 10 with its assistants; ask for fewer with --crystal-assistants or --crystal-sandbox, or give another --partition" \
+    --crystal-wire=real --crystal-assistants=9
+run salloc --quiet "${crystal[@]}" --crystal-sandbox=0-7 -p small true
+is "MaxNodes: enough" "$code" 0
+
+# --- a job that has to wait says so, once; one that starts does not
+is_in() { [ "$(state_field "$1" JobState)" = "$2" ]; } # JOBID STATE
+all_idle() { [ "$(sinfo -h -N -p main -t idle -o %N | wc -l)" -eq 4 ]; }
+wait_until 300 all_idle || fail "four nodes are idle" "$(sinfo)"
+run srun "${crystal[@]}" -J starts sh -c "[ \$RANK != 0 ] || sleep 7; exec $rank true"
+is "starts: exit code" "$code" 0
+hasnt "starts: no word of waiting" "$err" "waits for"
+wait_until 300 all_idle || fail "four nodes are idle again" "$(sinfo)"
+holder=$(sbatch --parsable --output=/dev/null --exclusive -N4 --wrap 'sleep 30000')
+wait_until 300 is_in "$holder" RUNNING || fail "the holder runs" "$(squeue)"
+timeout --kill-after=5 600 srun "${crystal[@]}" --crystal-sandbox=0-7 -J waits "$rank" true >waits.out 2>waits.err &
+pid=$!
+wait_until 300 grep -q 'waits for' waits.err
+is "waits: sentence" "$(cat waits.err)" "crystal: job $(last_job) waits for 2 nodes ($(state_field "$(last_job)" Reason)); Ctrl-C gives up"
+scancel "$holder"
+wait "$pid"
+is "waits: goes on" "$? $(grep -c 'waits for' waits.err)" "0 1"
+nothing_left "waits: nothing is left"
 
 # --- who and how much
 refused() { # NAME SENTENCE OPTION...

@@ -12,7 +12,7 @@ crystal=("${all[@]}" --crystal-stages=capture)
 rank=$CRYSTAL_BUILDDIR/tests/slurm/rank
 
 # What we say beside the progress.
-ours() { grep '^crystal: ' <<<"$err" | grep -v ' ranks, 2 iterations '; }
+ours() { grep '^crystal: ' <<<"$err" | grep -vE ' ranks, 2 iterations |; Ctrl-C gives up$'; }
 # works NAME NODES SENTENCE OPTION...: the job runs there, and this is all that is said.
 works() {
     local name=$1 nodes=$2 sentence=$3
