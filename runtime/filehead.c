@@ -17,11 +17,63 @@
 
 _Static_assert(sizeof(struct crystal_filehead) == 64, "frozen");
 
+#define PIECE_BYTES (1U << 20) /* of a file that is read piece by piece */
+
 uint64_t crystal_hash(const void *bytes, size_t count)
 {
     uint64_t hash = XXH3_64bits(bytes, count);
 
     return hash ? hash : 1;
+}
+
+/* pread of all of count bytes; a file that ends before them is -ENODATA. */
+static int read_at(int fd, void *bytes, size_t count, uint64_t offset, const char *path,
+                   struct crystal_error *err)
+{
+    char *next = bytes;
+
+    while (count) {
+        ssize_t got = pread(fd, next, count, (off_t)offset);
+
+        if (got < 0 && errno == EINTR)
+            continue;
+        if (got < 0)
+            return crystal_error_set(err, errno, "%s: %s", path, strerror(errno));
+        if (got == 0)
+            return crystal_error_set(err, ENODATA, "%s: was cut while it was read",
+                                     path);
+        next += got;
+        offset += (uint64_t)got;
+        count -= (size_t)got;
+    }
+    return 0;
+}
+
+int crystal_file_hash(int fd, uint64_t first, uint64_t end, const char *path,
+                      uint64_t *ret_hash, struct crystal_error *err)
+{
+    XXH3_state_t *state = XXH3_createState();
+    char *piece = malloc(PIECE_BYTES);
+    uint64_t hash;
+    int code = 0;
+
+    if (!state || !piece || XXH3_64bits_reset(state) == XXH_ERROR)
+        code = crystal_error_set(err, ENOMEM, "%s: out of memory", path);
+    while (!code && first < end) {
+        size_t count = end - first < PIECE_BYTES ? (size_t)(end - first) : PIECE_BYTES;
+
+        code = read_at(fd, piece, count, first, path, err);
+        if (!code)
+            (void)XXH3_64bits_update(state, piece, count); /* fails for NULL alone */
+        first += count;
+    }
+    if (!code) {
+        hash = XXH3_64bits_digest(state);
+        *ret_hash = hash ? hash : 1;
+    }
+    free(piece);
+    (void)XXH3_freeState(state); /* always XXH_OK */
+    return code;
 }
 
 void crystal_filehead_init(struct crystal_filehead *h, const char *magic,
@@ -100,6 +152,29 @@ int crystal_file_write(const char *path, struct crystal_filehead *h, const void 
     return crystal_outfile_close(&f, code, err);
 }
 
+/* Maps a file, or memory with its bytes where it has holes: reading a hole through a
+ * mapping takes room of a tmpfs, and ends the process (SIGBUS) where there is none.
+ * NULL on failure. */
+static void *map_bytes(int fd, uint64_t bytes, const char *path,
+                       struct crystal_error *err)
+{
+    off_t hole = lseek(fd, 0, SEEK_HOLE); /* the end of the file where there is none */
+    int has_holes = hole >= 0 && (uint64_t)hole < bytes;
+    void *map = has_holes ? mmap(NULL, (size_t)bytes, PROT_READ | PROT_WRITE,
+                                 MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)
+                          : mmap(NULL, (size_t)bytes, PROT_READ, MAP_PRIVATE, fd, 0);
+
+    if (map == MAP_FAILED) {
+        (void)crystal_error_set(err, errno, "%s: %s", path, strerror(errno));
+        return NULL;
+    }
+    if (has_holes && read_at(fd, map, (size_t)bytes, 0, path, err)) {
+        (void)munmap(map, (size_t)bytes); /* cannot fail for our own mapping */
+        return NULL;
+    }
+    return map;
+}
+
 int crystal_file_map(const char *path, const char *magic, uint32_t version,
                      struct crystal_file_view *ret_view, struct crystal_error *err)
 {
@@ -117,9 +192,9 @@ int crystal_file_map(const char *path, const char *magic, uint32_t version,
                                  path, magic);
         goto err_close;
     }
-    map = mmap(NULL, (size_t)bytes, PROT_READ, MAP_PRIVATE, fd, 0);
-    if (map == MAP_FAILED) {
-        code = crystal_error_set(err, errno, "%s: %s", path, strerror(errno));
+    map = map_bytes(fd, bytes, path, err);
+    if (!map) {
+        code = -EIO;
         goto err_close;
     }
     view.head = map;

@@ -53,6 +53,12 @@ int crystal_filehead_check(const struct crystal_filehead *h, const char *magic,
 /* XXH3-64 of bytes, never 0 (0 becomes 1). */
 uint64_t crystal_hash(const void *bytes, size_t count);
 
+/* The same of the bytes of a file from offset `first` to `end`. They are read, never
+ * mapped: of a hole on a full file system a mapping cannot be read. -ENODATA where the
+ * file is shorter; path is for the sentence only. */
+int crystal_file_hash(int fd, uint64_t first, uint64_t end, const char *path,
+                      uint64_t *ret_hash, struct crystal_error *err);
+
 /* Writes header + body to path by way of "path.tmp", fsync and rename; sets file_bytes,
  * body_hash and, where it was asked for, head_hash. A full disk leaves no file and the
  * old one in place. Mode 0600. */
@@ -61,7 +67,7 @@ int crystal_file_write(const char *path, struct crystal_filehead *h, const void 
 
 /* Maps a sealed file read-only, checks header and body hash. The view is unmapped by
  * crystal_file_unmap. A file that shrinks while mapped is the caller's misfortune:
- * files are replaced by rename, never cut. */
+ * files are replaced by rename, never cut. One with holes is copied to memory. */
 struct crystal_file_view {
     const struct crystal_filehead *head;
     const void *body;

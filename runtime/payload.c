@@ -15,7 +15,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -133,7 +132,6 @@ int crystal_payload_seal(const char *path, struct crystal_error *err)
 {
     struct crystal_filehead head;
     uint64_t bytes;
-    char *map;
     int code, fd = crystal_infile_update(path, &bytes, err);
 
     if (fd < 0)
@@ -147,14 +145,10 @@ int crystal_payload_seal(const char *path, struct crystal_error *err)
                                   bytes, path, err);
     if (code || head.file_bytes)
         goto out;
-    map = mmap(NULL, (size_t)bytes, PROT_READ, MAP_PRIVATE, fd, 0);
-    if (map == MAP_FAILED) {
-        code = crystal_error_set(err, errno, "%s: %s", path, strerror(errno));
-        goto out;
-    }
     head.file_bytes = bytes;
-    head.body_hash = crystal_hash(map + sizeof head, (size_t)bytes - sizeof head);
-    (void)munmap(map, (size_t)bytes); /* cannot fail for our own mapping */
+    code = crystal_file_hash(fd, sizeof head, bytes, path, &head.body_hash, err);
+    if (code)
+        goto out;
     if (pwrite(fd, &head, sizeof head, 0) != (ssize_t)sizeof head || fsync(fd) < 0)
         code = crystal_error_set(err, errno, "%s: %s", path, strerror(errno));
 out:

@@ -11,7 +11,9 @@
 #include "tests/folders.h"
 
 #include <errno.h>
+#include <sched.h>
 #include <signal.h>
+#include <sys/mount.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 
@@ -345,6 +347,48 @@ static void payload_is_sealed(void)
     CHECK_EQ(crystal_payload_seal(path, &err), -EINVAL);
 }
 
+/* Room that was never filled is a hole. Where the file system is full (a tmpfs of 1
+ * MiB) a mapping of it cannot be read: SIGBUS. */
+static void holes_on_a_full_disk(void)
+{
+    static char zeros[1 << 20];
+    const uint64_t body_bytes = (2 << 20) - 64;
+    struct crystal_error err = {0};
+    struct crystal_file_view view = {0};
+    struct crystal_payload_writer *w;
+    uint64_t all_zero = 1;
+    char full[80], name[96], fill[96];
+    FILE *file;
+
+    (void)snprintf(full, sizeof full, "%s/full", directory);
+    (void)snprintf(name, sizeof name, "%s/5.payload", full);
+    (void)snprintf(fill, sizeof fill, "%s/fill", full);
+    CHECK_EQ(mkdir(full, 0700), 0);
+    if (unshare(CLONE_NEWNS) < 0 ||
+        mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) < 0 ||
+        mount("tmpfs", full, "tmpfs", 0, "size=1m,mode=700") < 0) {
+        printf("# holes on a full disk: SKIP needs root and tmpfs\n");
+        CHECK_EQ(rmdir(full), 0);
+        return;
+    }
+    w = crystal_payload_create(name, 5, 6, &err);
+    CHECK_EQ(w ? crystal_payload_reserve(w, body_bytes) : 1, 0);
+    CHECK_EQ(crystal_payload_close(w, &err), 0);
+    file = fopen(fill, "wb");
+    CHECK(file && fwrite(zeros, 1, sizeof zeros, file) < sizeof zeros);
+    if (file)
+        (void)fclose(file); /* it is full */
+    CHECK_EQ(crystal_payload_seal(name, &err), 0);
+    CHECK_EQ(crystal_file_map(name, "CRYPAYLD", 1, &view, &err), 0);
+    CHECK_EQ(view.body_bytes, body_bytes);
+    for (size_t i = 0; i < view.body_bytes; i++)
+        all_zero &= ((const char *)view.body)[i] == 0;
+    CHECK_EQ(all_zero, 1);
+    crystal_file_unmap(&view);
+    CHECK_EQ(umount(full), 0);
+    CHECK_EQ(rmdir(full), 0);
+}
+
 int main(int argc, char **argv)
 {
     if (argc == 3 && strcmp(argv[1], "--golden") == 0)
@@ -365,6 +409,7 @@ int main(int argc, char **argv)
     CHECK_RUN(full_disk_is_counted);
     CHECK_RUN(unwritable_places);
     CHECK_RUN(payload_is_sealed);
+    CHECK_RUN(holes_on_a_full_disk);
     (void)unlink(path);
     (void)rmdir(directory);
     return check_end();
