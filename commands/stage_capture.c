@@ -107,19 +107,20 @@ static int prepare(struct stage *stage, const struct crystal_share *own,
     return 0;
 }
 
-/* Seals what a rank left; -ENOENT: it left nothing. */
+/* Seals what a rank left, its trace last: with that it counts as captured. -ENOENT: it
+ * left nothing. */
 static int seal_rank(const struct stage *stage, uint32_t lrank,
                      struct crystal_error *err)
 {
     char path[PATH_MAX];
-    int code = stage_path(stage, path, err, "ranks/%u.trace", lrank);
+    int code = payload_path(stage, lrank, path, err);
 
     if (!code)
-        code = crystal_trace_seal(path, err);
-    if (!code)
-        code = payload_path(stage, lrank, path, err);
-    if (!code)
         code = crystal_payload_seal(path, err);
+    if (!code)
+        code = stage_path(stage, path, err, "ranks/%u.trace", lrank);
+    if (!code)
+        code = crystal_trace_seal(path, err);
     if (code == -ENOENT && stage_log_path(stage, lrank, path, err) == 0)
         return crystal_error_set(
             err, ENOENT,

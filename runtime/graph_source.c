@@ -38,9 +38,6 @@ static int payload_read(struct crystal_graph_source *s, const char *path,
 
     if (access(path, F_OK) < 0 && errno == ENOENT)
         return 0;
-    code = crystal_payload_seal(path, err);
-    if (code)
-        return code;
     code = crystal_file_map(path, CRYSTAL_PAYLOAD_MAGIC, CRYSTAL_PAYLOAD_VERSION,
                             &s->payload, err);
     if (code)
@@ -144,12 +141,14 @@ int graph_source_read(struct crystal_graph_build *b, struct crystal_graph_source
     if (snprintf(path, sizeof path, "%s/ranks/%u.trace", b->job_dir, lrank) >=
         (int)sizeof path)
         return crystal_error_set(err, ENAMETOOLONG, "%s: path too long", b->job_dir);
-    /* a rank that was killed left whole blocks; no agent may have lived to seal them */
-    code = crystal_trace_seal(path, err);
-    if (!code)
-        code = crystal_trace_read(path, &s->trace, err);
+    code = crystal_trace_read(path, &s->trace, err);
     if (code)
         return code;
+    if (!s->trace.head.file_bytes) /* what a failed capture has left is not sealed */
+        return crystal_error_set(err, ENODATA,
+                                 "%s: its capture has failed or was stopped; "
+                                 "run 'scrystal capture' again",
+                                 path);
     code = crystal_trace_place_work(&s->trace, err);
     if (code) {
         crystal_error_prefix(err, "%s", path);

@@ -52,6 +52,9 @@ make_job "$work/failed"
 for fault in kill exit mismatch; do
     run capture "$work/failed" --iterations 8 --fail $fault --fail-rank 2 --fail-at 2
     check "capture fails ($fault): exit code" "$code" 70
+    said=$("$scrystal" graph --job "$work/failed" 2>&1)
+    check "capture fails ($fault): graph" "$? ${said/[0-3].trace/R.trace}" \
+        "70 crystal: graph: $work/failed/ranks/R.trace: its capture has failed or was stopped; run 'scrystal capture' again"
     said=$("$scrystal" layout --logical-ranks=16 --ranks-per-node=4 --parallel=tp=2,pp=2,dp=4 \
         --sandbox=0-3 --job-dir="$work/failed" --iterations=3 --request | sed -n 's/^stages=//p')
     check "capture fails ($fault): it is not current" "$said" "capture,plan,emulate"
