@@ -14,6 +14,7 @@ struct crystal_comm_calls {
     uint64_t end;    /* behind the last iteration, which are those from end - each on */
     uint64_t each;   /* in one iteration */
     uint64_t count;
+    bool is_over;                     /* the program ended by itself */
     struct crystal_comm_call calls[]; /* [count] */
 };
 
@@ -59,6 +60,14 @@ struct stretch {
     uint64_t to;
 };
 
+/* Whether a recording was not stopped. */
+static bool is_over(const struct crystal_op *ops, uint64_t count)
+{
+    while (count && ops[count - 1].kind != CRYSTAL_OP_END)
+        count--;
+    return count && !ops[count - 1].aux;
+}
+
 static struct crystal_comm_calls *create(const struct crystal_graph *g, uint32_t comm,
                                          uint32_t lrank, const struct stretch *s,
                                          struct crystal_error *err)
@@ -77,6 +86,7 @@ static struct crystal_comm_calls *create(const struct crystal_graph *g, uint32_t
     }
     calls->crank = crystal_graph_crank_of(g, comm, lrank);
     calls->count = count;
+    calls->is_over = is_over(ops, op_count);
     calls->before = take(g, comm, lrank, ops, s->first, calls->calls);
     (void)take(g, comm, lrank, ops + s->from, s->to - s->from, calls->calls + before);
     calls->each = take(g, comm, lrank, ops + s->begin, s->end - s->begin, NULL);
@@ -195,7 +205,8 @@ bool crystal_comm_calls_next(const struct crystal_comm_calls *calls,
                 .seq = is_message(call) ? at.messages : at.collectives,
                 .timed_seq = is_message(call) ? at.messages : at.collectives - at.empty,
                 .is_timed = at.next >= calls->before &&
-                            (at.next < calls->end || at.next >= calls->count)};
+                            (!calls->is_over || at.next < calls->end ||
+                             at.next >= calls->count)};
         at.empty += call->is_empty;
         if (!is_message(call))
             at.collectives++;

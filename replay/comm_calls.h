@@ -59,7 +59,7 @@ struct crystal_calls_found {
                      a call of its own */
     uint64_t timed_seq; /* the same as the timeline counts: without collectives of no
                            elements */
-    bool is_timed;      /* it belongs to an iteration that the timeline has */
+    bool is_timed; /* it belongs to an iteration, also to one that was only begun */
 };
 
 /* Calls of lrank, a member, on the graph's communicator comm, as the timeline has them.
@@ -68,7 +68,8 @@ struct crystal_comm_calls *crystal_comm_calls_create(const struct crystal_graph 
                                                      uint32_t comm, uint32_t lrank,
                                                      struct crystal_error *err);
 /* The same, as they were recorded to the end. A recording that was stopped within an
- * iteration goes on with the rest of it. */
+ * iteration goes on with the rest of it; where the program ended by itself, what is
+ * behind its last iteration belongs to none. */
 struct crystal_comm_calls *crystal_comm_calls_recorded(const struct crystal_graph *g,
                                                        uint32_t comm, uint32_t lrank,
                                                        struct crystal_error *err);

@@ -52,8 +52,9 @@ static bool comm_open(struct crystal_driver *d, struct dr_comm *dc, uint32_t ind
     }
     dc->is_fed = calloc((size_t)CRYSTAL_BOARD_SLOTS * (dc->real_count + 1), 1);
     dc->calls = calloc(entry->nranks, sizeof(*dc->calls));
+    dc->recorded = calloc(entry->nranks, sizeof(*dc->recorded));
     dc->parts_told = calloc(entry->nranks, sizeof *dc->parts_told);
-    if (!dc->is_fed || !dc->calls || !dc->parts_told) {
+    if (!dc->is_fed || !dc->calls || !dc->recorded || !dc->parts_told) {
         dr_no_memory(d);
         return false;
     }
@@ -81,7 +82,8 @@ static void publish(struct crystal_driver *d, const struct dr_comm *dc,
 static bool coll_tell(struct crystal_driver *d, struct dr_comm *dc,
                       struct crystal_board_slot *slot, uint64_t seq, uint64_t now_ns)
 {
-    const struct crystal_calls_found *found = &dc->found[seq % CRYSTAL_BOARD_SLOTS];
+    const struct crystal_calls_found *found =
+        &dc->walk.found[seq % CRYSTAL_BOARD_SLOTS];
     struct dr_known *k;
 
     if (!found->is_timed || d->is_free) {
@@ -143,7 +145,8 @@ static uint32_t coll_feed(struct crystal_driver *d, struct dr_comm *dc,
 {
     struct crystal_board_cell *cells = crystal_board_cells(d->board, dc->entry, slot);
     uint8_t *fed = dc->is_fed + (seq % CRYSTAL_BOARD_SLOTS) * dc->real_count;
-    const struct crystal_calls_found *found = &dc->found[seq % CRYSTAL_BOARD_SLOTS];
+    const struct crystal_calls_found *found =
+        &dc->walk.found[seq % CRYSTAL_BOARD_SLOTS];
     bool is_inside = found->is_timed && !d->is_free;
     bool is_described = atomic_load_explicit(&slot->described, memory_order_acquire);
     uint32_t count = 0;
@@ -201,7 +204,8 @@ static bool coll_look(struct crystal_driver *d, struct dr_comm *dc, uint64_t seq
 {
     struct crystal_board_slot *slot = crystal_board_slot(d->board, dc->entry, seq);
     uint8_t *stage = &dc->stage[seq % CRYSTAL_BOARD_SLOTS];
-    const struct crystal_calls_found *found = &dc->found[seq % CRYSTAL_BOARD_SLOTS];
+    const struct crystal_calls_found *found =
+        &dc->walk.found[seq % CRYSTAL_BOARD_SLOTS];
     uint32_t missing;
     bool is_new;
 
@@ -237,7 +241,7 @@ static bool colls_look(struct crystal_driver *d, struct dr_comm *dc, uint64_t no
         if (atomic_load_explicit(&slot->seq_plus1, memory_order_acquire) !=
             dc->next + 1)
             break;
-        dr_calls_find(d, dc);
+        dr_calls_find(d, dc, dc->first_crank, &dc->walk, dc->next);
         dc->stage[dc->next++ % CRYSTAL_BOARD_SLOTS] = DR_OPEN;
         is_new = true;
     }

@@ -5,6 +5,7 @@
 
 #include "replay/driver_internal.h"
 
+#include "replay/parts.h"
 #include "runtime/nccl_names.h"
 
 #include <stdlib.h>
@@ -15,20 +16,26 @@ static bool is_in_graph(const struct crystal_driver *d, const struct dr_comm *dc
     return d->graph && dc->entry->graph_comm < crystal_graph_comm_count(d->graph);
 }
 
-const struct crystal_comm_calls *dr_calls(struct crystal_driver *d, struct dr_comm *dc,
-                                          uint32_t crank)
+typedef struct crystal_comm_calls *(*make_fn)(const struct crystal_graph *g,
+                                              uint32_t comm, uint32_t lrank,
+                                              struct crystal_error *err);
+
+/* Makes those of a member, once. */
+static const struct crystal_comm_calls *made(struct crystal_driver *d,
+                                             struct dr_comm *dc, uint32_t crank,
+                                             struct crystal_comm_calls **calls,
+                                             make_fn make)
 {
     uint32_t lrank = dc->members[crank];
     struct crystal_error err = {0};
 
     if (!is_in_graph(d, dc) || lrank >= d->layout->lrank_count)
         return NULL;
-    if (!dc->calls[crank])
-        dc->calls[crank] =
-            crystal_comm_calls_create(d->graph, dc->entry->graph_comm, lrank, &err);
-    if (!dc->calls[crank])
+    if (!calls[crank])
+        calls[crank] = make(d->graph, dc->entry->graph_comm, lrank, &err);
+    if (!calls[crank])
         dr_fail(d, &err);
-    return dc->calls[crank];
+    return calls[crank];
 }
 
 /* Collectives of crank before its iterations, where it has some in them. */
@@ -60,36 +67,40 @@ void dr_calls_open(struct crystal_driver *d, struct dr_comm *dc)
         }
 }
 
-/* The next collective, where it is recorded behind the last iteration. */
+/* The next one of the walk, if it is recorded behind the last iteration. */
 static const struct crystal_comm_call *behind_find(struct crystal_driver *d,
-                                                   struct dr_comm *dc)
+                                                   struct dr_comm *dc, uint32_t crank,
+                                                   struct crystal_calls_walk *walk)
 {
+    const struct crystal_comm_calls *calls =
+        made(d, dc, crank, dc->recorded, crystal_comm_calls_recorded);
     struct crystal_calls_found found;
-    struct crystal_error err = {0};
 
-    if (!dc->recorded)
-        dc->recorded = crystal_comm_calls_recorded(d->graph, dc->entry->graph_comm,
-                                                   dc->members[dc->first_crank], &err);
-    if (!dc->recorded) {
-        dr_fail(d, &err);
-        return NULL;
-    }
-    return crystal_comm_calls_next(dc->recorded, &dc->recorded_walk, &found) &&
-                   !found.is_timed
+    return calls && crystal_comm_calls_next(calls, walk, &found) && !found.is_timed
                ? found.call
                : NULL;
 }
 
-void dr_calls_find(struct crystal_driver *d, struct dr_comm *dc)
+void dr_calls_find(struct crystal_driver *d, struct dr_comm *dc, uint32_t crank,
+                   struct dr_walk *walk, uint64_t seq)
 {
     const struct crystal_comm_calls *calls =
-        dc->first_crank == UINT32_MAX ? NULL : dr_calls(d, dc, dc->first_crank);
-    const struct crystal_comm_call *behind = calls ? behind_find(d, dc) : NULL;
-    struct crystal_calls_found *found = &dc->found[dc->next % CRYSTAL_BOARD_SLOTS];
+        crank == UINT32_MAX ? NULL
+                            : made(d, dc, crank, dc->calls, crystal_comm_calls_create);
+    const struct crystal_comm_call *behind =
+        calls ? behind_find(d, dc, crank, &walk->recorded) : NULL;
+    struct crystal_calls_found *found = &walk->found[seq % CRYSTAL_BOARD_SLOTS];
 
-    if (!calls || !crystal_comm_calls_next(calls, &dc->walk, found))
-        *found = (struct crystal_calls_found){.timed_seq = dc->next};
-    dc->behind[dc->next % CRYSTAL_BOARD_SLOTS] = found->is_timed ? behind : NULL;
+    if (!calls || !crystal_comm_calls_next(calls, &walk->timed, found) ||
+        (crystal_func_is_parted(found->call->func) &&
+         found->call->peer >= dc->entry->nranks))
+        *found = (struct crystal_calls_found){.timed_seq = seq};
+    walk->behind[seq % CRYSTAL_BOARD_SLOTS] = found->is_timed ? behind : NULL;
+}
+
+static uint64_t bytes_of(const struct crystal_comm_call *call)
+{
+    return call->count * crystal_dtype_bytes(call->dtype);
 }
 
 /* Whether the slot may be this call: what is only moved may be told as bytes, whatever
@@ -106,24 +117,34 @@ static bool is_call(const struct crystal_comm_call *call,
 {
     return is_kind(call, slot) &&
            (!crystal_func_has_root(call->func) || call->peer == slot->root) &&
-           call->count * crystal_dtype_bytes(call->dtype) ==
-               slot->count * crystal_dtype_bytes(slot->dtype);
+           bytes_of(call) == slot->count * crystal_dtype_bytes(slot->dtype);
 }
 
 bool dr_calls_follows(const struct dr_comm *dc, const struct crystal_board_slot *slot,
                       uint64_t seq)
 {
-    const struct crystal_comm_call *call = dc->found[seq % CRYSTAL_BOARD_SLOTS].call;
-    const struct crystal_comm_call *behind = dc->behind[seq % CRYSTAL_BOARD_SLOTS];
+    const struct dr_walk *walk = &dc->walk;
+    const struct crystal_comm_call *call = walk->found[seq % CRYSTAL_BOARD_SLOTS].call;
+    const struct crystal_comm_call *behind = walk->behind[seq % CRYSTAL_BOARD_SLOTS];
 
     return is_kind(call, slot) &&
            (!behind || !is_call(behind, slot) || is_call(call, slot));
 }
 
+bool dr_calls_message_follows(const struct dr_walk *walk, uint64_t bytes, uint64_t seq)
+{
+    const struct crystal_comm_call *call = walk->found[seq % CRYSTAL_BOARD_SLOTS].call;
+    const struct crystal_comm_call *behind = walk->behind[seq % CRYSTAL_BOARD_SLOTS];
+
+    return !behind || bytes_of(behind) != bytes || bytes_of(call) == bytes;
+}
+
 void dr_calls_close(struct dr_comm *dc)
 {
-    for (uint32_t k = 0; dc->calls && k < dc->entry->nranks; k++)
+    for (uint32_t k = 0; dc->calls && dc->recorded && k < dc->entry->nranks; k++) {
         crystal_comm_calls_destroy(dc->calls[k]);
+        crystal_comm_calls_destroy(dc->recorded[k]);
+    }
     free(dc->calls);
-    crystal_comm_calls_destroy(dc->recorded);
+    free(dc->recorded);
 }

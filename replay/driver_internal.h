@@ -39,13 +39,20 @@ struct dr_knowns {
 
 enum dr_stage { DR_CLOSED, DR_OPEN, DR_TOLD, DR_FREED };
 
+/* A walk through a rank's calls, and what operations of the board are by slot. */
+struct dr_walk {
+    struct crystal_calls_walk timed, recorded;
+    struct crystal_calls_found found[CRYSTAL_BOARD_SLOTS];
+    /* what was recorded in its place behind the last iteration; NULL: nothing */
+    const struct crystal_comm_call *behind[CRYSTAL_BOARD_SLOTS];
+};
+
 /* One direction between a sandbox rank and a virtual one. */
 struct dr_pair {
     bool is_seen;
-    struct crystal_calls_walk walk; /* through the virtual rank's calls */
-    uint64_t first, next;           /* oldest that is not freed; not open yet */
+    struct dr_walk walk;  /* through the virtual rank's calls */
+    uint64_t first, next; /* oldest that is not freed; not open yet */
     uint8_t stage[CRYSTAL_BOARD_SLOTS];
-    struct crystal_calls_found found[CRYSTAL_BOARD_SLOTS]; /* what they are */
     bool is_fed[CRYSTAL_BOARD_SLOTS];
 };
 
@@ -60,18 +67,13 @@ struct dr_part {
 
 /* One communicator of the board. */
 struct dr_comm {
-    struct crystal_board_comm *entry;  /* NULL: not looked at yet */
-    struct crystal_comm_calls **calls; /* [nranks]: of virtual members, made when asked
-                                          for; owned */
-    uint32_t first_crank;           /* the virtual member whose iterations begin first;
-                                       UINT32_MAX: the graph has none */
-    struct crystal_calls_walk walk; /* through its calls */
-    struct crystal_calls_found found[CRYSTAL_BOARD_SLOTS]; /* what collectives are */
-    struct crystal_comm_calls *recorded; /* its calls to the end of its recording; owned
-                                          */
-    struct crystal_calls_walk recorded_walk;
-    /* what collectives are where they are behind its last iteration; else NULL */
-    const struct crystal_comm_call *behind[CRYSTAL_BOARD_SLOTS];
+    struct crystal_board_comm *entry; /* NULL: not looked at yet */
+    /* [nranks]: of members, as the timeline has them, and as they were recorded; made
+     * when asked for; owned */
+    struct crystal_comm_calls **calls, **recorded;
+    uint32_t first_crank;  /* the virtual member whose iterations begin first;
+                              UINT32_MAX:  the graph has none */
+    struct dr_walk walk;   /* through its collectives */
     struct dr_part *parts; /* that the timeline is not told yet; owned */
     uint64_t *parts_told;  /* [nranks]: it was told all before this; owned */
     uint64_t first, next;  /* as in a pair */
@@ -143,19 +145,19 @@ int dr_coll_arrive(struct crystal_driver *d, const struct dr_comm *dc,
                    struct crystal_far_arrival *arrival, uint64_t arrive_ns);
 
 /* driver_calls.c: what the operations of a communicator are. dr_calls_open finds the
- * virtual member whose iterations begin first; dc->calls is there. */
+ * virtual member whose iterations begin first; dc->calls and recorded are there. */
 void dr_calls_open(struct crystal_driver *d, struct dr_comm *dc);
 void dr_calls_close(struct dr_comm *dc);
-/* The calls of a virtual member; NULL where the graph does not have the communicator.
- */
-const struct crystal_comm_calls *dr_calls(struct crystal_driver *d, struct dr_comm *dc,
-                                          uint32_t crank);
-/* Sets what collective dc->next is. */
-void dr_calls_find(struct crystal_driver *d, struct dr_comm *dc);
-/* Whether what was described at seq, which is timed, is the iteration's call, and not
+/* Takes the next step of a walk through the member's calls: sets what operation seq of
+ * the board is. crank UINT32_MAX: not known. */
+void dr_calls_find(struct crystal_driver *d, struct dr_comm *dc, uint32_t crank,
+                   struct dr_walk *walk, uint64_t seq);
+/* Whether collective seq, which is timed and described, is the iteration's, and not
  * another one that was recorded in its place behind the last iteration. */
 bool dr_calls_follows(const struct dr_comm *dc, const struct crystal_board_slot *slot,
                       uint64_t seq);
+/* The same of a message. */
+bool dr_calls_message_follows(const struct dr_walk *walk, uint64_t bytes, uint64_t seq);
 
 /* driver_pairs.c: the same as dr_board_look of a communicator's messages. */
 bool dr_pairs_look(struct crystal_driver *d, struct dr_comm *dc, uint64_t now_ns);

@@ -170,9 +170,13 @@ static bool message_tell(struct crystal_driver *d, struct dr_comm *dc,
 {
     uint32_t from = pair->real_sends ? pair->real_crank : pair->virtual_crank;
     uint32_t to = pair->real_sends ? pair->virtual_crank : pair->real_crank;
-    const struct crystal_calls_found *found = &dp->found[seq % CRYSTAL_BOARD_SLOTS];
+    const struct crystal_calls_found *found =
+        &dp->walk.found[seq % CRYSTAL_BOARD_SLOTS];
     uint64_t arrive_ns = DR_LONG_AGO;
 
+    if (found->is_timed && !d->is_free &&
+        !dr_calls_message_follows(&dp->walk, cell->bytes, seq))
+        dr_set_free(d, CRYSTAL_BOARD_FINISHED);
     if (found->is_timed && !d->is_free) {
         uint64_t job_ns;
 
@@ -219,7 +223,8 @@ static int message_feed(struct crystal_driver *d, struct dr_comm *dc,
                         struct dr_pair *dp, struct crystal_board_pair *pair,
                         struct crystal_board_pair_cell *cell, uint64_t seq)
 {
-    const struct crystal_calls_found *found = &dp->found[seq % CRYSTAL_BOARD_SLOTS];
+    const struct crystal_calls_found *found =
+        &dp->walk.found[seq % CRYSTAL_BOARD_SLOTS];
     bool *fed = &dp->is_fed[seq % CRYSTAL_BOARD_SLOTS];
     uint64_t end_ns = atomic_load_explicit(&cell->end_ns, memory_order_acquire);
     uint64_t time_ns =
@@ -296,20 +301,6 @@ static void walk_begin(const struct dr_comm *dc, const struct crystal_board_pair
     walk->peer = pair->real_crank;
 }
 
-/* What the pair's next message is, as far as the graph says. */
-static void message_find(struct crystal_driver *d, struct dr_comm *dc,
-                         struct dr_pair *dp, const struct crystal_board_pair *pair)
-{
-    struct crystal_calls_found *found = &dp->found[dp->next % CRYSTAL_BOARD_SLOTS];
-    const struct crystal_comm_calls *calls =
-        dr_calls(d, dc, is_note(dc, pair) ? pair->real_crank : pair->virtual_crank);
-
-    if (!calls || !crystal_comm_calls_next(calls, &dp->walk, found) ||
-        (crystal_func_is_parted(found->call->func) &&
-         found->call->peer >= dc->entry->nranks))
-        *found = (struct crystal_calls_found){.timed_seq = dp->next};
-}
-
 static bool pair_look(struct crystal_driver *d, struct dr_comm *dc, struct dr_pair *dp,
                       struct crystal_board_pair *pair, uint64_t now_ns)
 {
@@ -323,12 +314,14 @@ static bool pair_look(struct crystal_driver *d, struct dr_comm *dc, struct dr_pa
             pair->virtual_crank >= dc->entry->nranks)
             return false; /* a plugin's mistake cannot be waited for */
         dp->is_seen = true;
-        walk_begin(dc, pair, &dp->walk);
+        walk_begin(dc, pair, &dp->walk.timed);
+        dp->walk.recorded = dp->walk.timed;
     }
     while (dp->next - dp->first < CRYSTAL_BOARD_SLOTS &&
            atomic_load_explicit(&pair->cells[dp->next % CRYSTAL_BOARD_SLOTS].seq_plus1,
                                 memory_order_acquire) == dp->next + 1) {
-        message_find(d, dc, dp, pair);
+        dr_calls_find(d, dc, is_note(dc, pair) ? pair->real_crank : pair->virtual_crank,
+                      &dp->walk, dp->next);
         dp->stage[dp->next++ % CRYSTAL_BOARD_SLOTS] = DR_OPEN;
         is_new = true;
     }

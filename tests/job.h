@@ -240,11 +240,13 @@ static inline void job_payload(struct job *j, const void *bytes, uint32_t count)
                   .kind = CRYSTAL_OP_PAYLOAD, .value = offset, .peer = count});
 }
 
-static inline void job_rank_end(struct job *j)
+/* The program of the rank has ended by itself, or was stopped. */
+static inline void job_rank_end_as(struct job *j, int is_stopped)
 {
     char path[160];
 
-    job_op(j, (struct crystal_op){.kind = CRYSTAL_OP_END, .value = 1 << 20});
+    job_op(j, (struct crystal_op){
+                  .kind = CRYSTAL_OP_END, .aux = is_stopped != 0, .value = 1 << 20});
     JOB_MUST(crystal_trace_close(j->trace, &job_err));
     job_path(j, path, sizeof path, "%s/%u.trace", j->folder, j->lrank);
     JOB_MUST(crystal_trace_seal(path, &job_err));
@@ -254,6 +256,11 @@ static inline void job_rank_end(struct job *j)
         JOB_MUST(crystal_payload_seal(path, &job_err));
         j->payload = NULL;
     }
+}
+
+static inline void job_rank_end(struct job *j)
+{
+    job_rank_end_as(j, 0);
 }
 
 #endif

@@ -111,13 +111,17 @@ static void the_end_meets_everybody(void)
     stage_close(&s);
 }
 
-#define SUMS 4 /* iterations */
+/* --- behind the last iteration --- */
+
+#define LAST 4 /* iterations that were recorded */
+
+static bool is_stopped; /* in the iteration behind them; else the program ended */
 
 static void sums_rank(struct job *j, const char *folder, uint32_t lrank)
 {
     job_rank(j, folder, lrank);
     job_comm(j, "w", lrank, 4);
-    for (uint64_t i = 0; i < SUMS; i++) {
+    for (uint64_t i = 0; i < LAST; i++) {
         j->now_ns += 1000000;
         job_coll(j, CRYSTAL_FUNC_ALLREDUCE, 0, 32768);
         job_sync(j, 0, 10);
@@ -125,47 +129,120 @@ static void sums_rank(struct job *j, const char *folder, uint32_t lrank)
     }
     job_coll(j, CRYSTAL_FUNC_ALLREDUCE, 0, 1);
     job_sync(j, 0, 10);
-    job_rank_end(j);
+    job_rank_end_as(j, is_stopped);
 }
 
-/* All iterations that were recorded, and the sum of the last loss that was behind them,
- * or one more iteration instead. */
-static void sums_end(uint64_t count, uint64_t want_ns, enum crystal_board_timeline want)
+static void shift(struct job *j, uint32_t lrank, uint64_t count)
+{
+    job_op(j, (struct crystal_op){.kind = CRYSTAL_OP_GROUP, .aux = 1});
+    job_p2p(j, 1, 0, (lrank + 1) % 4, count);
+    job_p2p(j, 0, 0, (lrank + 3) % 4, count);
+    job_op(j, (struct crystal_op){.kind = CRYSTAL_OP_GROUP});
+    job_sync(j, 0, 10);
+}
+
+static void shifts_rank(struct job *j, const char *folder, uint32_t lrank)
+{
+    job_rank(j, folder, lrank);
+    job_comm(j, "w", lrank, 4);
+    for (uint64_t i = 0; i < LAST; i++) {
+        j->now_ns += 1000000;
+        shift(j, lrank, 100);
+        job_hint(j, i + 1);
+    }
+    shift(j, lrank, 1);
+    job_rank_end_as(j, is_stopped);
+}
+
+static void last_open(struct stage *s,
+                      void (*record)(struct job *, const char *, uint32_t))
 {
     static const uint8_t is_real[] = {1, 0, 0, 0};
-    struct crystal_board_slot *slot;
-    struct crystal_board_cell *cells;
+
+    memset(s, 0, sizeof *s);
+    job_begin(&s->job, 4, NULL, "0-3", "0-3");
+    job_planned(&s->job, "w\t4\t0-3\n", record);
+    s->job.layout.sandbox_count = 1;
+    stage_board(s, s->job.dir, is_real, 1);
+}
+
+/* All iterations that were recorded, and then a sum of count. Virtual ranks come to it
+ * as to their next iteration where it is one, else they have come long ago. */
+static void sums_end(uint64_t count, bool is_next)
+{
     static const struct crystal_transfer_wire wire = {
         1000000000, 1000, 0, 1, 0, 0, 0, CRYSTAL_PROTO_SIMPLE};
     static const struct crystal_transfer_op op = {
         CRYSTAL_FUNC_ALLREDUCE, 4, 0, 32768, 4, 0};
     uint64_t come[4], ends[4] = {0}, scratch[8];
-    struct stage s = {.crank = 0};
+    struct stage s;
 
-    job_begin(&s.job, 4, NULL, "0-3", "0-3");
-    job_planned(&s.job, "w\t4\t0-3\n", sums_rank);
-    s.job.layout.sandbox_count = 1;
-    stage_board(&s, s.job.dir, is_real, 1);
-    for (uint64_t i = 0; i <= SUMS; i++) {
-        slot = claim_count(&s, i, CRYSTAL_FUNC_ALLREDUCE, i < SUMS ? 32768 : count);
-        cells = crystal_board_cells(s.board, s.comm, slot);
+    last_open(&s, sums_rank);
+    for (uint64_t i = 0; i <= LAST; i++) {
+        struct crystal_board_slot *slot =
+            claim_count(&s, i, CRYSTAL_FUNC_ALLREDUCE, i < LAST ? 32768 : count);
+        struct crystal_board_cell *cells = crystal_board_cells(s.board, s.comm, slot);
+
         CHECK_EQ(await32(&slot->published), 1);
-        if (i == SUMS)
+        if (i)
             CHECK_EQ(atomic_load(&cells[2].arrive_ns),
-                     want_ns ? ends[2] + want_ns : 1); /* long ago */
-        for (uint32_t k = 0; k < 4; k++)               /* all at the same time */
+                     i < LAST || is_next ? ends[2] + 1000000 : 1);
+        for (uint32_t k = 0; k < 4; k++) /* all at the same time */
             come[k] = atomic_load(&cells[2].arrive_ns);
         crystal_transfer_coll(&wire, &op, come, ends, scratch);
         finish(&s, slot, come[0], ends[0]);
     }
-    CHECK_EQ(atomic_load(&crystal_board_header(s.board)->timeline), want);
+    CHECK_EQ(atomic_load(&crystal_board_header(s.board)->timeline),
+             is_next ? CRYSTAL_BOARD_FOLLOWS : CRYSTAL_BOARD_FINISHED);
+    stage_close(&s);
+}
+
+/* The same of messages of count floats to rank 1 and from rank 3. */
+static void shifts_end(uint64_t count, bool is_next)
+{
+    struct stage s;
+    uint64_t end_ns = 0;
+
+    last_open(&s, shifts_rank);
+    for (uint64_t i = 0; i <= LAST; i++) {
+        uint64_t bytes = 4 * (i < LAST ? 100 : count), come_ns;
+        struct crystal_board_pair_cell *out = message_bytes(&s, 0, 1, 1, i, bytes);
+        struct crystal_board_pair_cell *in = message_bytes(&s, 1, 3, 0, i, bytes);
+
+        come_ns = await64(&out->virtual_arrive_ns);
+        CHECK_EQ(await64(&in->virtual_arrive_ns), come_ns);
+        if (i)
+            CHECK_EQ(come_ns, i < LAST || is_next ? end_ns + 1000000 : 1);
+        end_ns = come_ns + 400 + 1000;
+        atomic_store(&out->real_arrive_ns, come_ns);
+        atomic_store(&in->real_arrive_ns, come_ns);
+        atomic_store(&in->end_ns, end_ns);
+        atomic_store(&out->end_ns, end_ns);
+        crystal_board_ring(s.board);
+    }
+    CHECK_EQ(atomic_load(&crystal_board_header(s.board)->timeline),
+             is_next ? CRYSTAL_BOARD_FOLLOWS : CRYSTAL_BOARD_FINISHED);
     stage_close(&s);
 }
 
 static void a_last_phase_is_no_iteration(void)
 {
-    sums_end(1, 0, CRYSTAL_BOARD_FINISHED);
-    sums_end(32768, 1000000, CRYSTAL_BOARD_FOLLOWS);
+    is_stopped = false;
+    sums_end(1, false);
+    shifts_end(1, false);
+    sums_end(32768, true);
+    shifts_end(100, true);
+    sums_end(7, true); /* was not recorded: sizes may differ by iteration */
+    shifts_end(7, true);
+}
+
+/* Of an iteration that was begun when the recording was stopped sizes may differ, too.
+ */
+static void an_iteration_that_was_begun_is_one(void)
+{
+    is_stopped = true;
+    sums_end(1, true);
+    shifts_end(1, true);
 }
 
 static void without_a_profile_all_have_arrived(void)
@@ -236,6 +313,7 @@ int main(void)
     CHECK_RUN(virtual_ranks_keep_time);
     CHECK_RUN(the_end_meets_everybody);
     CHECK_RUN(a_last_phase_is_no_iteration);
+    CHECK_RUN(an_iteration_that_was_begun_is_one);
     CHECK_RUN(without_a_profile_all_have_arrived);
     CHECK_RUN(answers_fast);
     CHECK_RUN(refuses_other_parents);

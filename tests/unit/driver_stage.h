@@ -157,7 +157,8 @@ static inline void finish(struct stage *s, struct crystal_board_slot *slot,
 
 /* The test's rank's message to (sends) or from a virtual crank; returns its cell. */
 static inline struct crystal_board_pair_cell *
-message(struct stage *s, uint32_t index, uint32_t peer, int sends, uint64_t seq)
+message_bytes(struct stage *s, uint32_t index, uint32_t peer, int sends, uint64_t seq,
+              uint64_t bytes)
 {
     struct crystal_board_pair *pair = &crystal_board_pairs(s->board, s->comm)[index];
     struct crystal_board_pair_cell *cell = &pair->cells[seq % CRYSTAL_BOARD_SLOTS];
@@ -171,10 +172,16 @@ message(struct stage *s, uint32_t index, uint32_t peer, int sends, uint64_t seq)
     }
     for (int i = 0; i < 50000 && atomic_load(&cell->seq_plus1); i++)
         (void)usleep(100);
-    cell->bytes = 400;
+    cell->bytes = bytes;
     atomic_store(&cell->seq_plus1, seq + 1);
     crystal_board_ring(s->board);
     return cell;
+}
+
+static inline struct crystal_board_pair_cell *
+message(struct stage *s, uint32_t index, uint32_t peer, int sends, uint64_t seq)
+{
+    return message_bytes(s, index, peer, sends, seq, 400);
 }
 
 #endif

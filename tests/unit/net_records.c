@@ -69,7 +69,7 @@ static void record(struct job *j, uint32_t rank, enum ending ending)
         if (rank == 1)
             job_payload(j, &flag, sizeof flag);
     }
-    job_rank_end(j);
+    job_rank_end_as(j, ending == IS_STOPPED);
 }
 
 static struct crystal_graph *graph_of(struct job *j, enum ending ending)
