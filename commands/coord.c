@@ -5,9 +5,11 @@
 #include "commands/commands.h"
 
 #include "replay/report.h"
+#include "runtime/claim.h"
 #include "runtime/coord.h"
 #include "runtime/coord_client.h"
 #include "runtime/file_limit.h"
+#include "runtime/infile.h"
 #include "runtime/jobdir.h"
 #include "runtime/layout.h"
 #include "runtime/log.h"
@@ -22,7 +24,7 @@
 #include <unistd.h>
 
 struct options {
-    const char *job, *host, *allow;
+    const char *job, *host, *allow, *claim;
     uint16_t port, store_port;
     char suffix[16]; /* ".NODE"; "": the job's */
     int finish, help;
@@ -35,6 +37,7 @@ static const struct option long_options[] = {
     {"host", required_argument, NULL, 'H'},
     {"allow", required_argument, NULL, 'a'},
     {"node", required_argument, NULL, 'n'},
+    {"claim", required_argument, NULL, 'c'},
     {"finish", no_argument, NULL, 'f'},
     {"help", no_argument, NULL, 'h'},
     {NULL, 0, NULL, 0},
@@ -53,6 +56,9 @@ static void help(void)
         "  --host=NAME      under which the ranks reach this host (127.0.0.1)\n"
         "  --allow=HOSTS    hosts beside this one that may connect, with commas\n"
         "  --node=K         serve only what node K measures in plan, beside the job's\n"
+        "  --claim=WORDS    refuse a job directory whose layout, or with --finish "
+        "whose\n"
+        "                   coordinator, has others\n"
         "  --finish         end the coordinator that serves DIR, wait for the "
         "report\n");
 }
@@ -115,6 +121,9 @@ static int parse(int argc, char **argv, struct options *o)
             if (parse_node(optarg, o->suffix, sizeof o->suffix) < 0)
                 return -EINVAL;
             break;
+        case 'c':
+            o->claim = optarg;
+            break;
         case 'f':
             o->finish = 1;
             break;
@@ -149,19 +158,19 @@ static int failed(const struct crystal_error *err, int code)
     return code;
 }
 
-static int finish(const char *job, const char *suffix)
+static int finish(const struct options *o)
 {
     struct crystal_error err = {0};
-    struct crystal_jobdir *dir = crystal_jobdir_open(job, 0, &err);
+    struct crystal_jobdir *dir = crystal_jobdir_open(o->job, 0, &err);
     struct crystal_client *client = NULL;
     char coord[PATH_MAX], token[PATH_MAX];
     int code = CRYSTAL_EXIT_STAGE;
 
     if (!dir ||
-        crystal_jobdir_file(dir, coord, sizeof coord, &err, "coord%s", suffix) < 0 ||
-        crystal_jobdir_file(dir, token, sizeof token, &err, "token%s", suffix) < 0)
+        crystal_jobdir_file(dir, coord, sizeof coord, &err, "coord%s", o->suffix) < 0 ||
+        crystal_jobdir_file(dir, token, sizeof token, &err, "token%s", o->suffix) < 0)
         goto out;
-    if (access(coord, F_OK) < 0) {
+    if (access(coord, F_OK) < 0 || (o->claim && !crystal_claim_has(coord, o->claim))) {
         (void)crystal_error_set(&err, ENOENT, "no coordinator serves %s",
                                 crystal_jobdir_path(dir));
         goto out;
@@ -177,22 +186,55 @@ out:
     return code;
 }
 
+/* -EBUSY where the layout was written for another one (runtime/claim.h). */
+static int check_claim(const struct crystal_jobdir *dir, const char *claim,
+                       struct crystal_error *err)
+{
+    char path[PATH_MAX], *found = NULL;
+    size_t bytes = 0;
+    int code = crystal_jobdir_file(dir, path, sizeof path, err, "claim");
+
+    if (!code)
+        code = crystal_infile_read(path, CRYSTAL_CLAIM_BYTES, &found, &bytes, err);
+    if (!code && (bytes != strlen(claim) || memcmp(found, claim, bytes) != 0))
+        code =
+            crystal_error_set(err, EBUSY,
+                              "job directory %s: another job has begun in it just "
+                              "now; wait for it or give another --crystal-job-dir or "
+                              "--job-name",
+                              crystal_jobdir_path(dir));
+    free(found);
+    return code;
+}
+
+/* Locks the job directory, but where it is the job's coordinator beside us that has it,
+ * and reads its layout. */
+static int take(const struct options *o, struct crystal_jobdir *dir,
+                struct crystal_layout *layout, struct crystal_error *err)
+{
+    char path[PATH_MAX];
+    int code = o->suffix[0] ? 0 : crystal_jobdir_lock(dir, err);
+
+    if (!code && o->claim)
+        code = check_claim(dir, o->claim, err);
+    if (!code)
+        code = crystal_jobdir_file(dir, path, sizeof path, err, "layout.yaml");
+    return code ? code : crystal_layout_read(path, layout, err);
+}
+
 static int serve(const struct options *o)
 {
     struct crystal_error err = {0};
     struct crystal_layout layout;
     struct crystal_jobdir *dir = crystal_jobdir_open(o->job, 0, &err);
     struct crystal_coord *coord = NULL;
-    char path[PATH_MAX];
     int rc, code = CRYSTAL_EXIT_USAGE;
 
-    if (!dir || crystal_jobdir_file(dir, path, sizeof path, &err, "layout.yaml") < 0 ||
-        crystal_layout_read(path, &layout, &err) < 0) {
+    if (!dir || take(o, dir, &layout, &err)) {
         (void)failed(&err, code);
         goto out_dir;
     }
-    if (crystal_file_limit_raise(&err) == 0 &&
-        (o->suffix[0] || crystal_jobdir_lock(dir, &err) == 0)) {
+    if (crystal_file_limit_raise(&err) == 0) {
         /* Without virtual ranks there is no plan to report against. */
         int is_real = layout.sandbox_count == layout.lrank_count;
         const struct crystal_coord_config config = {
@@ -204,6 +246,7 @@ static int serve(const struct options *o)
             .store_port = o->store_port,
             .host = o->host,
             .allow = o->allow,
+            .claim = o->claim,
             .handle_signals = 1};
 
         coord = crystal_coord_create(&config, &err);
@@ -232,5 +275,5 @@ CRYSTAL_COMMAND(coord)
         help();
         return 0;
     }
-    return o.finish ? finish(o.job, o.suffix) : serve(&o);
+    return o.finish ? finish(&o) : serve(&o);
 }

@@ -15,6 +15,7 @@
 #include "runtime/jobdir.h"
 #include "runtime/layout_make.h"
 #include "runtime/log.h"
+#include "runtime/outfile.h"
 #include "runtime/space.h"
 #include "runtime/topology.h"
 #include "runtime/trace.h"
@@ -32,7 +33,7 @@
 
 struct request {
     struct crystal_layout_options options;
-    const char *stages, *job_dir, *config, *topology;
+    const char *stages, *job_dir, *config, *topology, *claim;
     struct crystal_permit_asker asker;
     const char *default_partition;
     int as_request, for_allocation, write, draw, help;
@@ -61,6 +62,7 @@ static const struct option long_options[] = {
     {"request", no_argument, NULL, 'r'},
     {"allocation", no_argument, NULL, 'A'},
     {"write", no_argument, NULL, 'W'},
+    {"claim", required_argument, NULL, 'C'},
     {"draw", no_argument, NULL, 'D'},
     {"help", no_argument, NULL, 'h'},
     {NULL, 0, NULL, 0},
@@ -108,7 +110,9 @@ static void help(void)
         "  --allocation         the same where the steps come later: the job "
         "directory\n"
         "                       is not looked at\n"
-        "  --write              make the job directory and its layout.yaml\n");
+        "  --write              make the job directory and its layout.yaml\n"
+        "  --claim=WORDS        what a coordinator must have been started with to use "
+        "it\n");
 }
 
 static int parse(int argc, char **argv, struct request *r, struct crystal_error *err)
@@ -186,6 +190,9 @@ static int parse(int argc, char **argv, struct request *r, struct crystal_error 
         case 'W':
             r->write = 1;
             break;
+        case 'C':
+            text = &r->claim;
+            break;
         case 'D':
             r->draw = 1;
             break;
@@ -207,8 +214,24 @@ static int parse(int argc, char **argv, struct request *r, struct crystal_error 
     return 0;
 }
 
+/* Which coordinator may use the directory: NULL any (runtime/claim.h). */
+static int write_claim(const struct crystal_jobdir *dir, const char *claim,
+                       struct crystal_error *err)
+{
+    struct crystal_outfile f;
+    char path[PATH_MAX];
+    int code = crystal_jobdir_file(dir, path, sizeof path, err, "claim");
+
+    if (!code)
+        code = crystal_outfile_open(&f, path, CRYSTAL_OUTFILE_PRIVATE, err);
+    if (code)
+        return code;
+    (void)fputs(claim ? claim : "", f.stream); /* close tells */
+    return crystal_outfile_close(&f, 0, err);
+}
+
 static int write_layout(const char *path, const struct crystal_layout *l,
-                        struct crystal_error *err)
+                        const char *claim, struct crystal_error *err)
 {
     struct crystal_jobdir *dir = crystal_jobdir_open(path, 1, err);
     char file[PATH_MAX];
@@ -223,6 +246,8 @@ static int write_layout(const char *path, const struct crystal_layout *l,
         code = crystal_jobdir_file(dir, file, sizeof file, err, "layout.yaml");
     if (!code)
         code = crystal_layout_write(file, l, err);
+    if (!code)
+        code = write_claim(dir, claim, err);
     crystal_jobdir_close(dir);
     return code;
 }
@@ -298,7 +323,7 @@ CRYSTAL_COMMAND(layout)
     if (!code && r.write)
         code = crystal_permit_bytes(&conf, dir, &err);
     if (!code && r.write)
-        code = write_layout(dir, &l, &err);
+        code = write_layout(dir, &l, r.claim, &err);
     if (!code && r.as_request)
         layout_request(&l, &conf, dir, run_stages, notices);
     else if (!code)

@@ -26,9 +26,10 @@ struct crystal_coord_config {
     uint16_t store_port;                 /* MASTER_PORT; 0 = any */
     const char *host; /* name or address under which clients find us; NULL = loopback */
     const char
-        *allow;       /* hosts beside this one that may connect, with commas; or NULL */
-    uint64_t hang_ns; /* capture: how long a rank may keep others waiting without using
-                         the CPU; 0 = CRYSTAL_HANG_SECONDS, else ten minutes */
+        *allow; /* hosts beside this one that may connect, with commas; or NULL */
+    const char *claim; /* of DIR/coord (claim.h); NULL = none */
+    uint64_t hang_ns;  /* capture: how long a rank may keep others waiting without using
+                          the CPU; 0 = CRYSTAL_HANG_SECONDS, else ten minutes */
     uint64_t nodes_ns; /* from the first agent of several nodes to the last; 0 = 60 s */
     int handle_signals; /* SIGTERM, SIGINT and SIGHUP end run with -EINTR */
     /* Called at the end of a job that has emulated; may be NULL. */

@@ -56,8 +56,11 @@ int crystal_coord_write_files(struct crystal_coord *coord, struct crystal_error 
     memset(hex, 0, sizeof hex);
     if (rc < 0)
         return rc;
-    (void)snprintf(text, sizeof text, "host=%s\nport=%u\nstore_port=%u\npid=%d\n",
-                   coord->host, coord->port, coord->store_port, (int)getpid());
+    (void)snprintf(text, sizeof text, "host=%s\nport=%u\nstore_port=%u\npid=%d\n%s%s%s",
+                   coord->host, coord->port, coord->store_port, (int)getpid(),
+                   coord->config.claim ? "claim=" : "",
+                   coord->config.claim ? coord->config.claim : "",
+                   coord->config.claim ? "\n" : "");
     return write_secret(coord, "coord", text, err); /* last: clients wait for it */
 }
 

@@ -4,8 +4,10 @@
  *
  *   lock              held (flock) by the coordinator while the job is in use
  *
- *   coord             host=, port=, store_port=, pid= lines of the running coordinator
- *                     (0600)
+ *   claim             layout: words of whose layout it is (runtime/claim.h)
+ *
+ *   coord             host=, port=, store_port=, pid= and claim= lines of the running
+ *                     coordinator (0600)
  *
  *   token             64 hexadecimal digits (0600)
  *

@@ -3,6 +3,7 @@
 
 #include "spank/ask.h"
 
+#include "runtime/claim.h"
 #include "spank/cluster.h"
 #include "spank/process.h"
 
@@ -216,11 +217,16 @@ static void add_option(const struct crystal_ask_layout *ask, enum crystal_option
 
 static void layout_line(const struct crystal_ask_layout *ask, struct crystal_argv *out)
 {
+    char claim[CRYSTAL_CLAIM_BYTES];
+
     crystal_argv_add(out, "%s", ask->scrystal);
     crystal_argv_add(out, "layout");
     crystal_argv_add(out, "--request");
-    if (ask->write)
+    if (ask->write) {
+        crystal_claim_own(claim);
         crystal_argv_add(out, "--write");
+        crystal_argv_add(out, "--claim=%s", claim);
+    }
     for (int i = 0; i < CRYSTAL_OPTION_STAGE; i++)
         add_option(ask, (enum crystal_option)i, out);
     if (!ask->for_step)

@@ -3,6 +3,7 @@
 
 #include "spank/helpers.h"
 
+#include "runtime/claim.h"
 #include "spank/ask.h"
 #include "spank/process.h"
 #include "spank/step_line.h"
@@ -47,11 +48,14 @@ int crystal_helpers_finish(const char *scrystal, const char *job_dir,
     struct crystal_argv line = {0};
     struct crystal_process_spec spec = {.path = scrystal, .argv = &line};
     pid_t *pids[] = {&helpers->agent, &helpers->assist, &helpers->coord}, teller = 0;
+    char claim[CRYSTAL_CLAIM_BYTES];
     int code, codes[3] = {0, 0, 0};
 
     if (helpers->coord && !crystal_process_wait(helpers->coord, 0, &code)) {
         crystal_step_scrystal(scrystal, "coord", job_dir, &line);
+        crystal_claim_own(claim);
         crystal_argv_add(&line, "--finish");
+        crystal_argv_add(&line, "--claim=%s", claim);
         if (crystal_process_start(&spec, &teller, NULL) == 0 &&
             !crystal_process_wait(teller, FINISH_TIMEOUT_MS, &code))
             crystal_process_end(teller);

@@ -3,6 +3,8 @@
 
 #include "spank/step_line.h"
 
+#include "runtime/claim.h"
+
 #include <netdb.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -314,7 +316,7 @@ static bool own_name(char *out, size_t out_bytes)
 
 void crystal_step_coordinator(const struct crystal_steps *s, struct crystal_argv *out)
 {
-    char host[256];
+    char host[256], claim[CRYSTAL_CLAIM_BYTES];
     int first = s->nodes ? (int)strcspn(s->nodes, ",") : 0;
     const bool is_named = own_name(host, sizeof host);
 
@@ -325,6 +327,8 @@ void crystal_step_coordinator(const struct crystal_steps *s, struct crystal_argv
     crystal_argv_add(out, "%s", s->scrystal);
     crystal_argv_add(out, "coord");
     crystal_argv_add(out, "--job=%s", s->request->job_dir);
+    crystal_claim_own(claim);
+    crystal_argv_add(out, "--claim=%s", claim);
     if (first)
         crystal_argv_add(out, "--host=%.*s", first, s->nodes);
     if (s->job_nodes)

@@ -8,6 +8,7 @@
 
 #include "spank/steps.h"
 
+#include "runtime/claim.h"
 #include "runtime/space.h"
 #include "spank/ask.h"
 #include "spank/helpers.h"
@@ -79,11 +80,11 @@ static bool show_log(const char *path)
     return any;
 }
 
-/* Waits until path is another file than before (before->st_ino = 0: until it is
- * there), as long as the helper runs and no signal comes. log is where the helper
- * writes, NULL = to us. 0, or the exit code to end with. */
+/* Waits until path is there, with our claim where one is given, as long as the helper
+ * runs and no signal comes. log is where the helper writes, NULL = to us. 0, or the
+ * exit code to end with. */
 static int wait_for_file(const struct crystal_steps *s, const char *path,
-                         const struct stat *before, pid_t *helper, const char *step,
+                         const char *claim, pid_t *helper, const char *step,
                          const char *log)
 {
     static const struct timespec pause = {0, 20 * 1000 * 1000};
@@ -92,12 +93,9 @@ static int wait_for_file(const struct crystal_steps *s, const char *path,
 
     for (;;) {
         struct crystal_error err = {0};
-        struct stat now;
         int code, number;
 
-        if (stat(path, &now) == 0 && (now.st_ino != before->st_ino ||
-                                      now.st_mtim.tv_sec != before->st_mtim.tv_sec ||
-                                      now.st_mtim.tv_nsec != before->st_mtim.tv_nsec))
+        if (claim ? crystal_claim_has(path, claim) : access(path, F_OK) == 0)
             return 0;
         if (crystal_process_wait(*helper, 0, &code)) {
             *helper = 0;
@@ -111,7 +109,8 @@ static int wait_for_file(const struct crystal_steps *s, const char *path,
         number = crystal_process_pending_signal();
         if (number)
             return 128 + number;
-        if ((code = crystal_helpers_codes(s->request->job_dir, &is_own)) != 0) {
+        if (!claim && /* behind the coordinator: agents */
+            (code = crystal_helpers_codes(s->request->job_dir, &is_own)) != 0) {
             int unused;
 
             if (crystal_process_wait(*helper, FAILED_TIMEOUT_MS, &unused))
@@ -129,27 +128,34 @@ static int wait_for_file(const struct crystal_steps *s, const char *path,
     }
 }
 
+/* Its log gets the name that everybody knows once the job directory is ours. */
 static int start_coordinator(const struct crystal_steps *s,
                              struct crystal_helpers *helpers)
 {
     struct crystal_error err = {0};
     struct crystal_argv line = {0};
-    struct stat before = {0};
-    char path[PATH_MAX], log[PATH_MAX];
+    char path[PATH_MAX], log[PATH_MAX], claim[CRYSTAL_CLAIM_BYTES], name[160];
+    int code;
 
     path_in(s, path, "log");
     if (mkdir(path, 0700) < 0 && errno != EEXIST) {
         crystal_error_set(&err, errno, "%s: %s", path, strerror(errno));
         return say("coordinator", &err, EXIT_STAGE);
     }
-    path_in(s, log, "log/coord.log");
+    crystal_claim_own(claim); /* the coordinator of another job may be there */
+    snprintf(name, sizeof name, "log/coord.%s.log", claim);
+    path_in(s, log, name);
     path_in(s, path, "coord");
-    if (stat(path, &before) < 0)
-        before.st_ino = 0;
     crystal_step_coordinator(s, &line);
     if (start_helper(s, &line, log, &helpers->coord, &err) < 0)
         return say("coordinator", &err, EXIT_STAGE);
-    return wait_for_file(s, path, &before, &helpers->coord, "coordinator", log);
+    code = wait_for_file(s, path, claim, &helpers->coord, "coordinator", log);
+    path_in(s, path, "log/coord.log");
+    if (code)
+        (void)unlink(log); /* what it says has been shown */
+    else
+        (void)rename(log, path); /* else it keeps its long name */
+    return code;
 }
 
 /* One stage in the foreground. spec->argv is freed. */
@@ -244,7 +250,6 @@ static int start_assistants(const struct crystal_steps *s,
 /* Starts one agent per sandbox node and waits for what they tell the tasks. */
 static int start_agents(const struct crystal_steps *s, struct crystal_helpers *helpers)
 {
-    static const struct stat absent = {0};
     struct crystal_error err = {0};
     struct crystal_argv line = {0};
     char name[32], path[PATH_MAX];
@@ -256,7 +261,7 @@ static int start_agents(const struct crystal_steps *s, struct crystal_helpers *h
     for (uint32_t node = 0; code == 0 && node < s->request->node_count; node++) {
         snprintf(name, sizeof name, "agent.%u.env", node);
         path_in(s, path, name);
-        code = wait_for_file(s, path, &absent, &helpers->agent, "agent", NULL);
+        code = wait_for_file(s, path, NULL, &helpers->agent, "agent", NULL);
     }
     return code;
 }
@@ -290,9 +295,9 @@ static int run_stages(const struct crystal_steps *s, struct crystal_helpers *hel
     const struct crystal_request *r = s->request;
     int code;
 
-    remove_marks(s);
     code = start_coordinator(s, helpers);
-
+    if (code == 0) /* the job directory is ours */
+        remove_marks(s);
     if (code == 0 && r->stages & CRYSTAL_STAGE_BIT_CAPTURE)
         code = run_agent_stage(s, CRYSTAL_STEP_CAPTURE, r->live_count, helpers->coord);
     if (code == 0 && r->stages & CRYSTAL_STAGE_BIT_PLAN)

@@ -136,6 +136,24 @@ said "a capture newer than its graph" 2 \
     "layout: $PWD/crystal.cut has no current plan; add plan to --crystal-stages" \
     srun "${crystal[@]}" -J cut --crystal-stages=emulate "$rank" sh -c 'echo $RANK'
 
+# Jobs that begin in one directory at the same time: one has it, whoever that is.
+for k in 1 2 3 4; do
+    (
+        srun "${crystal[@]}" -J atonce "$rank" sh -c 'test $RANK != 7 || echo $RANK' \
+            >"$work/atonce.out.$k" 2>"$work/atonce.err.$k"
+        echo $? >"$work/atonce.code.$k"
+    ) &
+    pids[k]=$!
+done
+wait "${pids[@]}"
+is "at once: exit codes" "$(cat "$work"/atonce.code.* | sort | tr '\n' ' ')" "0 2 2 2 "
+is "at once: output" "$(cat "$work"/atonce.out.*)" 7
+is "at once: each says so" "$(grep -lE \
+    "crystal: (coordinator|layout): job directory $PWD/crystal.atonce(: another job has begun in it just now| is in use by )" \
+    "$work"/atonce.err.* | wc -l)" 3
+is "at once: one report" "$(grep -l '^crystal: report: ' "$work"/atonce.err.* | wc -l)" 1
+nothing_left "at once: nothing is left"
+
 # --- ports
 port=$(sed -n 's/^SlurmctldPort=//p' "$SLURM_CONF")
 said "MASTER_PORT is taken" 2 \

@@ -103,4 +103,14 @@ rm "$one/coord"
 ok "and the next one starts" start "$one"
 ok "and finishes" "$scrystal" coord --finish --job "$one"
 ok "and ends well, too" ends 0
+# a layout of another's, and another's coordinator
+"$scrystal" layout --logical-ranks=16 --live=all --job-dir="$tmp/one" --write --claim=a.b.1 \
+    >/dev/null 2>&1
+ok "another's layout" says 2 "another job has begun in it just now" \
+    "$scrystal" coord --job="$tmp/one" --claim=a.b.2
+ok "its own layout" start "$tmp/one" --claim=a.b.1
+ok "another's coordinator" says 70 "no coordinator serves $tmp/one" \
+    "$scrystal" coord --job="$tmp/one" --finish --claim=a.b.2
+ok "its own coordinator" "$scrystal" coord --job="$tmp/one" --finish --claim=a.b.1
+ok "it has ended" ends 0
 echo "1..$number"
