@@ -4,6 +4,7 @@
 #include "commands/layout_dir.h"
 
 #include "runtime/filehead.h"
+#include "runtime/utf8.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -115,5 +116,12 @@ int layout_spill_dir(const char *template, const char *job_name, const char *job
                  name ? name + 1 : job_dir,
                  crystal_hash(job_dir, strlen(job_dir))) >= (int)(out_bytes - used))
         code = -ENAMETOOLONG;
-    return code ? crystal_error_set(err, ENAMETOOLONG, "spill_dir: path too long") : 0;
+    if (code)
+        return crystal_error_set(err, ENAMETOOLONG, "spill_dir: path too long");
+    return crystal_utf8_is_text(out)
+               ? 0
+               : crystal_error_set(err, EILSEQ,
+                                   "spill_dir: '%s' is not UTF-8, the only text that "
+                                   "layout.yaml holds; give another",
+                                   out);
 }

@@ -6,29 +6,45 @@
 #include "runtime/layout.h"
 #include "runtime/message.h"
 #include "runtime/outfile.h"
-
+#include "runtime/utf8.h"
 #include "runtime/yaml_map.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
 #include <limits.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+/* Characters that YAML does not have in a text, or that a reader takes for line breaks
+ * or a byte order mark (YAML 1.1, 4.1 and 4.2). */
+static bool is_escaped(uint32_t c)
+{
+    return c < ' ' || (c >= 0x7f && c < 0xa0) || c == 0x2028 || c == 0x2029 ||
+           c == 0xfeff || c == 0xfffe || c == 0xffff;
+}
+
+/* text is UTF-8; what is not becomes '?'. */
 static void print_quoted(FILE *out, const char *text)
 {
+    size_t bytes;
+
     putc('"', out);
-    for (const unsigned char *c = (const unsigned char *)text; *c; c++)
-        if (*c == '"' || *c == '\\')
-            fprintf(out, "\\%c", *c);
-        else if (*c < ' ' || *c == 127)
-            fprintf(out, "\\x%02x", *c);
+    for (uint32_t c; *text; text += bytes + !bytes) {
+        bytes = crystal_utf8_next(text, &c);
+        if (!bytes)
+            putc('?', out);
+        else if (c == '"' || c == '\\')
+            fprintf(out, "\\%c", (int)c);
+        else if (is_escaped(c))
+            fprintf(out, c < 0x100 ? "\\x%02" PRIx32 : "\\u%04" PRIx32, c);
         else
-            putc(*c, out);
+            (void)fwrite(text, 1, bytes, out); /* checked when it is closed */
+    }
     putc('"', out);
 }
 
@@ -353,7 +369,7 @@ static int read_all(struct reading *r, struct crystal_layout *l)
         return -EINVAL;
     if (g == 0)
         return crystal_error_set(r->err, EINVAL, "%s: ranks_per_node is 0", r->path);
-    (void)snprintf(l->job_name, sizeof l->job_name, "%s", name);
+    crystal_utf8_copy(l->job_name, sizeof l->job_name, name);
     l->lrank_count = (uint32_t)n;
     l->ranks_per_node = (uint32_t)g;
     l->iterations = (uint32_t)k;

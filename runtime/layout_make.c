@@ -7,6 +7,7 @@
 #include "runtime/infile.h"
 #include "runtime/launcher.h"
 #include "runtime/message.h"
+#include "runtime/utf8.h"
 
 #include <ctype.h>
 #include <errno.h>
@@ -329,11 +330,18 @@ static int wire(const struct crystal_layout_options *o, struct crystal_layout *l
                          : 0;
 }
 
-/* The program must be a rank itself. */
+/* The program must be a rank itself, and its arguments what layout.yaml can hold. */
 static int check_program(char *const *program, struct crystal_error *err)
 {
     const char *launcher = program ? crystal_launcher_find(program) : NULL;
 
+    for (size_t i = 0; program && program[i]; i++)
+        if (!crystal_utf8_is_text(program[i]))
+            return crystal_error_set(err, EILSEQ,
+                                     "argument %zu of the program is not UTF-8, the "
+                                     "only text that layout.yaml holds; pass it in a "
+                                     "file or in the environment",
+                                     i);
     return !launcher ? 0
                      : crystal_error_set(err, ENOTSUP,
                                          "the program is started by '%s', which would "
@@ -390,8 +398,8 @@ int crystal_layout_make(const struct crystal_layout_options *options,
         code = crystal_error_set(err, ENOMEM, "layout: out of memory");
         goto err_fini;
     }
-    (void)snprintf(l.job_name, sizeof l.job_name, "%s",
-                   options->job_name ? options->job_name : "job");
+    crystal_utf8_copy(l.job_name, sizeof l.job_name,
+                      options->job_name ? options->job_name : "job");
     l.pinned_bytes_max = conf->pinned_bytes_max;
     l.ports.first = (uint16_t)conf->port_first; /* the table checks both */
     l.ports.last = (uint16_t)conf->port_last;

@@ -193,6 +193,52 @@ static void file_there_and_back(void)
     unlink(path);
 }
 
+/* What YAML has no character for, or takes for a line break, arrives as it is. */
+static void characters_there_and_back(void)
+{
+    static char *program[] = {
+        "python",
+        "\xc2\x80 \xc2\x85 \xc2\x9f \xc2\xa0", /* U+0080 ... U+00A0 */
+        "\xe2\x80\xa8 \xe2\x80\xa9",           /* U+2028, U+2029 */
+        "\xef\xbb\xbf \xef\xbf\xbd",           /* U+FEFF, U+FFFD */
+        "\xef\xbf\xbe \xef\xbf\xbf",           /* U+FFFE, U+FFFF */
+        "\xf0\x9f\xbf\xbe \xf4\x8f\xbf\xbf",   /* U+1FFFE, U+10FFFF */
+        " \t\r\n\x7f ",
+        NULL};
+    static char *latin[] = {"python", "x", "caf\xe9", NULL};
+    char name[80], want[80];
+    struct crystal_layout_options o = {
+        .logical_ranks = "8", .live = "all", .job_name = name, .program = program};
+    struct crystal_layout back = {0};
+    char path[] = "/tmp/crystal-layout-XXXXXX";
+    int fd = mkstemp(path);
+
+    /* 63 bytes end inside the last of 32 characters of two bytes */
+    for (size_t i = 0; i < 32; i++)
+        memcpy(name + 2 * i, "\xc3\xa9", 3);
+    memcpy(want, name, 62);
+    want[62] = 0;
+    CHECK_EQ(make(&o), 0);
+    CHECK_STR(layout.job_name, want);
+    CHECK_EQ(crystal_layout_write(path, &layout, &err), 0);
+    CHECK_EQ(crystal_layout_read(path, &back, &err), 0);
+    CHECK_STR(back.job_name, want);
+    for (size_t i = 0; back.program && i < sizeof program / sizeof program[0] - 1; i++)
+        CHECK_STR(back.program[i], program[i]);
+    crystal_layout_fini(&back);
+    crystal_layout_fini(&layout);
+
+    o.job_name = "caf\xe9";
+    CHECK_EQ(make(&o), 0);
+    CHECK_STR(layout.job_name, "caf?");
+    crystal_layout_fini(&layout);
+    o.program = latin;
+    CHECK_EQ(make(&o), -EINVAL);
+    CHECK_HAS(err.text, "argument 2 of the program is not UTF-8");
+    (void)close(fd);
+    (void)unlink(path);
+}
+
 /* The real wire has one assistant per sandbox node, or as many as are asked for; then
  * the file is of a version that older programs refuse. */
 static void assistants_there_and_back(void)
@@ -291,6 +337,7 @@ int main(void)
     CHECK_RUN(small_job_fits_one_node);
     CHECK_RUN(bad_options);
     CHECK_RUN(file_there_and_back);
+    CHECK_RUN(characters_there_and_back);
     CHECK_RUN(assistants_there_and_back);
     CHECK_RUN(file_cut_anywhere);
     CHECK_RUN(fingerprint_follows_the_program);
