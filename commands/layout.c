@@ -312,6 +312,8 @@ CRYSTAL_COMMAND(layout)
     if (!code)
         code = layout_dir(r.job_dir ? r.job_dir : conf.job_dir, r.options.job_name, dir,
                           sizeof dir, &dir_is_known, &err);
+    if (!code)
+        code = crystal_jobdir_check_name("--crystal-job-dir", dir, &err);
     if (!code && conf.spill_dir[0])
         code = set_spill_dir(&r, &conf, dir, &l, &err);
     asked.asked = r.stages;

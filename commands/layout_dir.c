@@ -30,7 +30,7 @@ static void put(struct writing *w, char c)
 static void put_piece(struct writing *w, const char *piece)
 {
     for (; *piece; piece++)
-        put(w, *piece == '/' ? '_' : *piece);
+        put(w, *piece == '/' || *piece == '\n' ? '_' : *piece);
 }
 
 /* What %c stands for, NULL = nothing of ours. *is_known is cleared where the

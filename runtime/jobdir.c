@@ -37,6 +37,19 @@ static int check_owner(const char *what, const char *path, struct crystal_error 
     return 0;
 }
 
+int crystal_jobdir_check_name(const char *what, const char *path,
+                              struct crystal_error *err)
+{
+    const char *end = strchr(path, '\n');
+
+    if (!end)
+        return 0;
+    return crystal_error_set(err, EINVAL,
+                             "%s: the path has a line break behind '%.*s'; give a "
+                             "directory without one",
+                             what, (int)(end - path), path);
+}
+
 int crystal_jobdir_private(const char *what, const char *path, int create,
                            char ret[PATH_MAX], struct crystal_error *err)
 {
@@ -55,7 +68,8 @@ struct crystal_jobdir *crystal_jobdir_open(const char *path, int create,
         return NULL;
     }
     dir->lock_fd = -1;
-    if (crystal_jobdir_private("job directory", path, create, dir->path, err)) {
+    if (crystal_jobdir_private("job directory", path, create, dir->path, err) ||
+        crystal_jobdir_check_name("job directory", dir->path, err)) {
         free(dir);
         return NULL;
     }

@@ -62,6 +62,10 @@
 
 struct crystal_jobdir;
 
+/* -EINVAL where path has a line break, of which agent.K.env, one setting a line, can
+ * hold none; what stands in front of the sentence. crystal_jobdir_open asks it. */
+int crystal_jobdir_check_name(const char *what, const char *path,
+                              struct crystal_error *err);
 /* A directory that is ours alone: made (0700) where create is set, not another user's,
  * not writable by others. ret is its absolute path; what stands in front of it in the
  * sentence. */

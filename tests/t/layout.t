@@ -22,6 +22,36 @@ layout() {
 }
 "$CRYSTAL_BUILDDIR/tests/unit/topology" "$work/machine.xml" || echo "Bail out! no machine"
 
+# agent.K.env has one setting a line
+cat >"$work/want" <<TEXT
+crystal: layout: --job-dir: the path has a line break behind '$work/two'; give a directory without one
+exit code 2
+TEXT
+mkdir "$work/two
+lines"
+layout --logical-ranks=64 --write --job-dir="$work/two
+lines/job"
+is "a line break in the job directory" "$work/got" "$work/want"
+sed -i 's/--job-dir/--crystal-job-dir/' "$work/want"
+(cd "$work/two
+lines" && layout --logical-ranks=64 --request)
+is "a line break in the working directory, under srun" "$work/got" "$work/want"
+cat >"$work/want" <<TEXT
+crystal: capture: job directory: the path has a line break behind '$work/two'; give a directory without one
+exit code 2
+TEXT
+"$CRYSTAL_BUILDDIR/scrystal" capture --job="$work/two
+lines" -- true >"$work/got" 2>&1
+echo "exit code $?" >>"$work/got"
+is "a line break in the job directory of a stage" "$work/got" "$work/want"
+cat >"$work/want" <<TEXT
+job_dir=$work/a_b
+TEXT
+layout --logical-ranks=64 --request --job-dir="$work/%x" --job-name="a
+b"
+grep ^job_dir "$work/got" >"$work/line"
+is "a line break in the job's name" "$work/line" "$work/want"
+
 cat >"$work/want" <<'TEXT'
 64 ranks, 8 a node; sandbox 8-15, 56 virtual ranks
 
