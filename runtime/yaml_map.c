@@ -20,6 +20,8 @@ struct reader {
     yaml_parser_t parser;
     struct crystal_yaml_map map;
     size_t item_capacity;
+    size_t keys[CRYSTAL_YAML_KEYS_MAX]; /* items that are no elements of lists */
+    size_t key_count;
     struct {
         int is_sequence;
         char *key;         /* the key that waits for its value, or NULL */
@@ -37,17 +39,32 @@ static int place_error(struct reader *r, yaml_mark_t mark, struct crystal_error 
                              mark.column + 1, what);
 }
 
+static int has_key(const struct reader *r, const char *key)
+{
+    for (size_t i = 0; i < r->key_count; i++)
+        if (strcmp(r->map.items[r->keys[i]].key, key) == 0)
+            return 1;
+    return 0;
+}
+
 static int add_item(struct reader *r, const char *key, const char *value,
                     yaml_mark_t mark, struct crystal_error *err)
 {
     struct crystal_yaml_item *item;
     size_t key_len = strlen(key);
+    int is_key = key_len < 2 || strcmp(key + key_len - 2, "[]") != 0;
 
-    if ((key_len < 2 || strcmp(key + key_len - 2, "[]") != 0) &&
-        crystal_yaml_get(&r->map, key)) {
+    if (is_key && has_key(r, key)) {
         char text[KEY_BYTES_MAX + 32];
 
         (void)snprintf(text, sizeof text, "key '%s' is given twice", key);
+        return place_error(r, mark, err, text);
+    }
+    if (is_key && r->key_count == CRYSTAL_YAML_KEYS_MAX) {
+        char text[64];
+
+        (void)snprintf(text, sizeof text, "more than %u keys, no file has so many",
+                       CRYSTAL_YAML_KEYS_MAX);
         return place_error(r, mark, err, text);
     }
     if (r->map.item_count == r->item_capacity) {
@@ -70,6 +87,8 @@ static int add_item(struct reader *r, const char *key, const char *value,
         free(item->value);
         return crystal_error_set(err, ENOMEM, "%s: out of memory", r->name);
     }
+    if (is_key)
+        r->keys[r->key_count++] = r->map.item_count;
     r->map.item_count++;
     return 0;
 }

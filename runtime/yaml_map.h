@@ -25,8 +25,9 @@ struct crystal_yaml_map {
 };
 
 #define CRYSTAL_YAML_BYTES_MAX (16U << 20) /* of a file */
+#define CRYSTAL_YAML_KEYS_MAX  4096U /* of a file, elements of lists beside them */
 
-/* Reads path. Malformed text, a key given twice or too deep nesting is
+/* Reads path. Malformed text, a key given twice, too many keys or too deep nesting is
  * an error "path:line:column: ...". ret is filled on success; caller: fini. */
 int crystal_yaml_read(const char *path, struct crystal_yaml_map *ret,
                       struct crystal_error *err);

@@ -5,6 +5,8 @@
 
 #include "tests/check.h"
 
+#include <errno.h>
+
 static struct crystal_yaml_map map;
 static struct crystal_error err;
 
@@ -86,6 +88,24 @@ static void faults_name_their_place(void)
     }
 }
 
+/* Each key is looked for among those before it, so there is a limit; elements of lists
+ * do not count. */
+static void as_many_keys_as_may_be(void)
+{
+    static char text[64 * (CRYSTAL_YAML_KEYS_MAX + 1)];
+    int used = 0;
+
+    for (unsigned i = 0; i < CRYSTAL_YAML_KEYS_MAX; i++)
+        used += sprintf(text + used, "key%u: [a, b]\nflag%u: c\n", i, i);
+    CHECK_EQ(parse(text), 0);
+    CHECK_EQ(map.item_count, 3 * CRYSTAL_YAML_KEYS_MAX);
+    crystal_yaml_fini(&map);
+    (void)sprintf(text + used, "last: [d, e]\nmore: f\n");
+    CHECK_EQ(parse(text), -EINVAL);
+    CHECK_HAS(crystal_error_text(&err),
+              "job.yaml:8194:7: more than 4096 keys, no file has so many");
+}
+
 static void missing_file(void)
 {
     memset(&err, 0, sizeof err);
@@ -101,6 +121,7 @@ int main(void)
     CHECK_RUN(empty_file);
     CHECK_RUN(empty_mappings_and_lists);
     CHECK_RUN(faults_name_their_place);
+    CHECK_RUN(as_many_keys_as_may_be);
     CHECK_RUN(missing_file);
     return check_end();
 }
