@@ -140,6 +140,21 @@ static void text(const struct crystal_yaml_map *map, const char *key, char *out,
             *c = '?'; /* nothing from a file moves a terminal's cursor */
 }
 
+/* Written by rename, so what is not whole was cut by others. */
+static int read_node(const char *path, struct crystal_yaml_map *map,
+                     struct crystal_error *err)
+{
+    int code = crystal_yaml_read(path, map, err);
+
+    if (code || crystal_yaml_get(map, "failure")) /* its last key */
+        return code;
+    crystal_yaml_fini(map);
+    return crystal_error_set(err, EINVAL,
+                             "%s: cut off; run 'scrystal emulate' again, or remove "
+                             "this run",
+                             path);
+}
+
 /* What one node's service has counted; the first failure is told. */
 static void add_counters(struct report *r, const struct crystal_yaml_map *map)
 {
@@ -168,7 +183,7 @@ static int read_other_nodes(struct report *r, uint64_t node_count,
         (void)snprintf(name, sizeof name, "%s/run.%u.yaml", r->run, (unsigned)node);
         code = path_of(r, path, name, err);
         if (!code)
-            code = crystal_yaml_read(path, &map, err);
+            code = read_node(path, &map, err);
         if (code)
             return code;
         add_counters(r, &map);
@@ -206,7 +221,7 @@ static int read_run(struct report *r, struct crystal_error *err)
     (void)snprintf(name, sizeof name, "%s/run.yaml", r->run);
     code = path_of(r, path, name, err);
     if (!code)
-        code = crystal_yaml_read(path, &map, err);
+        code = read_node(path, &map, err);
     if (code)
         return code;
     add_counters(r, &map);

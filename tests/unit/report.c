@@ -303,6 +303,27 @@ static void refuse(const struct job *j, int code, const char *part)
     CHECK_HAS(err.text, part);
 }
 
+/* run.yaml cut anywhere is refused: what it lacks would count as nothing. */
+static void refuses_a_cut_run(void)
+{
+    struct job j;
+    char part[sizeof run_yaml];
+
+    make(&j);
+    for (size_t bytes = 0; bytes < sizeof run_yaml - sizeof "failure: \"\"\n";
+         bytes++) {
+        memcpy(part, run_yaml, bytes);
+        part[bytes] = 0;
+        job_text(&j, "runs/002/run.yaml", part);
+        refuse(&j, -EINVAL, "runs/002/run.yaml:");
+    }
+    job_text(&j, "runs/002/run.yaml", "");
+    refuse(
+        &j, -EINVAL,
+        "runs/002/run.yaml: cut off; run 'scrystal emulate' again, or remove this run");
+    job_end(&j);
+}
+
 static void refuses_other_parents(void)
 {
     struct job j;
@@ -343,6 +364,7 @@ int main(void)
     CHECK_RUN(tells_software_by_operation);
     CHECK_RUN(text_fits_a_terminal);
     CHECK_RUN(tells_of_a_failed_run);
+    CHECK_RUN(refuses_a_cut_run);
     CHECK_RUN(refuses_other_parents);
     return check_end();
 }
