@@ -1,5 +1,6 @@
 /* The subcommands of scrystal. Each is one function in commands/<name>.c with its own
- * getopt table and help text; argv[0] is the subcommand's name. The value is the exit
+ * getopt table and help text; argv[0] is "crystal: " and the subcommand's name, which
+ * getopt puts in front of its sentences as crystal_log does. The value is the exit
  * code: 0 done, 2 bad usage or configuration, 3 verify found a fault, 5 what was
  * emulated is not the captured job, 70 a stage failed, else as the subcommand's help
  * says. Results go to standard output, all messages to standard error by crystal_log.

@@ -209,8 +209,10 @@ CRYSTAL_COMMAND(graph)
     int option, as_stat = 0, as_text = 0;
 
     for (const struct crystal_command *v = verbs; argc > 1 && v->name; v++)
-        if (strcmp(v->name, argv[1]) == 0)
+        if (strcmp(v->name, argv[1]) == 0) {
+            argv[1] = argv[0]; /* sentences of verbs are of graph, too */
             return v->run(argc - 1, argv + 1);
+        }
     optind = 1;
     while ((option = getopt_long(argc, argv, "+", long_options, NULL)) >= 0) {
         switch (option) {

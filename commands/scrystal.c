@@ -60,6 +60,8 @@ static void put_right(void)
 
 int main(int argc, char **argv)
 {
+    static char place[32];
+
     put_right();
     if (argc < 2 || strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "help") == 0) {
         usage(argc < 2 ? stderr : stdout);
@@ -70,8 +72,11 @@ int main(int argc, char **argv)
         return 0;
     }
     for (const struct crystal_command *c = commands; c->name; c++)
-        if (strcmp(c->name, argv[1]) == 0)
+        if (strcmp(c->name, argv[1]) == 0) {
+            (void)snprintf(place, sizeof place, "crystal: %s", c->name);
+            argv[1] = place;
             return c->run(argc - 1, argv + 1);
+        }
     fprintf(stderr,
             "crystal: '%s' is no scrystal command; scrystal --help lists them\n",
             argv[1]);

@@ -234,4 +234,15 @@ for option in job-dir job-name config sandbox parallel; do
         "crystal: layout: --$option: is empty; give a value or leave it out" \
         layout --logical-ranks=8 --$option=
 done
+# --- options that none has: one sentence as of all other faults, then the usage
+for command in layout capture graph verify predict plan emulate agent report show coord doctor \
+    "graph synth" "graph import" "graph export"; do
+    # shellcheck disable=SC2086 # a verb is a word of its own
+    "$CRYSTAL_BUILDDIR/scrystal" $command --banana >out 2>err
+    code=$?
+    [ $code -eq 2 ] &&
+        [ "$(head -n 1 err)" = "crystal: ${command%% *}: unrecognized option '--banana'" ]
+    ok "$command --banana" $? "exit code $code
+$(cat err)"
+done
 echo "1..$count"
