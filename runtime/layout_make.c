@@ -330,6 +330,29 @@ static int wire(const struct crystal_layout_options *o, struct crystal_layout *l
                          : 0;
 }
 
+/* Dimensions may have any name, but dp and ep alone say who does the same as whom: dp
+ * with a letter wrong is a job of which all ranks are captured. */
+static void say_dimensions(const struct crystal_layout *l, char *notice,
+                           size_t notice_bytes)
+{
+    static const char usual[] = " tp pp cp sp dp ep ";
+
+    for (uint32_t i = 0; i < l->grid.count; i++) {
+        char name[sizeof l->grid.dim[0].name + 2];
+        size_t used = strlen(notice);
+
+        (void)snprintf(name, sizeof name, " %s ", l->grid.dim[i].name);
+        if (strstr(usual, name))
+            continue;
+        (void)snprintf(notice + used, notice_bytes - used,
+                       "%sparallel: '%s' is none of tp, pp, cp, sp, dp, ep and only "
+                       "names groups in the report; %u of %u ranks are captured",
+                       used ? "; " : "", l->grid.dim[i].name, l->live_count,
+                       l->lrank_count);
+        return;
+    }
+}
+
 /* The program must be a rank itself, and its arguments what layout.yaml can hold. */
 static int check_program(char *const *program, struct crystal_error *err)
 {
@@ -388,6 +411,7 @@ int crystal_layout_make(const struct crystal_layout_options *options,
         sandbox(options, &l, notice, notice_bytes, err) || wire(options, &l, err) ||
         live(options, &l, err) || check_program(options->program, err))
         goto err_fini;
+    say_dimensions(&l, notice, notice_bytes);
     if (conf->iteration_range[0])
         l.iteration_range = strdup(conf->iteration_range);
     if ((conf->iteration_range[0] && !l.iteration_range) ||

@@ -104,6 +104,36 @@ static void sandbox_of_several_nodes(void)
     crystal_layout_fini(&layout);
 }
 
+/* Any name will do, but not silently: "pd" leaves no replica to capture. */
+static void other_dimensions_are_told(void)
+{
+    struct crystal_layout_options o = {.logical_ranks = "16", .parallel = "tp=2,pd=8"};
+
+    CHECK_EQ(make(&o), 0);
+    CHECK_EQ(layout.live_count, 16);
+    CHECK_STR(
+        notice,
+        "parallel: 'pd' is none of tp, pp, cp, sp, dp, ep and only names groups in "
+        "the report; 16 of 16 ranks are captured");
+    crystal_layout_fini(&layout);
+    o.parallel = "t=2,dp=8";
+    o.sandbox = "0,9";
+    o.ranks_per_node = "2";
+    CHECK_EQ(make(&o), 0);
+    CHECK_STR(
+        notice,
+        "sandbox 0,9 rounded up to whole target nodes: ranks 0-1,8-9; parallel: 't' "
+        "is none of tp, pp, cp, sp, dp, ep and only names groups in the report; 2 of "
+        "16 ranks are captured");
+    crystal_layout_fini(&layout);
+    o.parallel = "tp=1,cp=1,sp=1,ep=2,pp=1,dp=16";
+    o.sandbox = "0";
+    o.ranks_per_node = "1";
+    CHECK_EQ(make(&o), 0);
+    CHECK_STR(notice, "");
+    crystal_layout_fini(&layout);
+}
+
 static void small_job_fits_one_node(void)
 {
     struct crystal_layout_options o = {.logical_ranks = "4"};
@@ -333,6 +363,7 @@ int main(void)
     CHECK_RUN(ep_inside_dp);
     CHECK_RUN(ep_of_its_own);
     CHECK_RUN(sandbox_is_rounded_aloud);
+    CHECK_RUN(other_dimensions_are_told);
     CHECK_RUN(sandbox_of_several_nodes);
     CHECK_RUN(small_job_fits_one_node);
     CHECK_RUN(bad_options);
