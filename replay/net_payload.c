@@ -87,19 +87,18 @@ static void repeat_tell(struct crystal_operation *op, bool differs)
 {
     struct crystal_net_module *module = op->comm->module;
 
-    if (differs && !atomic_exchange(&module->last_told, 1))
-        crystal_log(CRYSTAL_LOG_WARNING, "net",
-                    "communicator '%s', operation %llu: integers of virtual ranks "
-                    "differ by recorded iteration; from here on those of the last one "
-                    "are repeated (CRYSTAL_REPEAT=last), so sizes and flags are as if "
-                    "that iteration came again and again",
-                    comm_name(op), (unsigned long long)op->graph_seq);
-    if (!differs && !atomic_exchange(&module->repeat_told, 1))
-        crystal_log(CRYSTAL_LOG_INFO, "net",
-                    "communicator '%s', operation %llu: integers of virtual ranks "
-                    "behind the recorded iterations were the same in all of these, "
-                    "repeating them",
-                    comm_name(op), (unsigned long long)op->graph_seq);
+    if (atomic_exchange(differs ? &module->last_told : &module->repeat_told, 1))
+        return;
+    crystal_log(
+        differs ? CRYSTAL_LOG_WARNING : CRYSTAL_LOG_INFO, "net",
+        "iteration %u is the first that was not recorded: from there on integers "
+        "of virtual ranks are those of the last recorded iteration, %s "
+        "(communicator '%s', operation %llu)",
+        crystal_records_iterations(op->comm->records),
+        differs ? "though they differ by iteration (CRYSTAL_REPEAT=last), so "
+                  "sizes and flags are as if it came again and again"
+                : "as they were the same in all",
+        comm_name(op), (unsigned long long)op->graph_seq);
 }
 
 int crystal_payload_call(struct crystal_operation *op, struct crystal_error *err)

@@ -22,6 +22,8 @@ matches "srun: progress of plan" "$err" '^crystal: plan: 8 of 64 ranks, 3 iterat
 matches "srun: progress of emulate" "$err" '^crystal: emulate: 8 of 64 ranks$'
 matches "srun: report" "$err" "^crystal: report: $PWD/crystal.first/report.txt\$"
 matches "srun: the report is about it" "$(head -n 1 crystal.first/report.txt)" '^first: 64 ranks on 8: '
+matches "srun: what is behind the recording" "$err" \
+    '^crystal: net: iteration [1-9] is the first that was not recorded: from there on integers of virtual ranks are those of the last recorded iteration, as they were the same in all \(communicator '
 nothing_left "srun: nothing is left"
 
 # --- a second run skips what is current, and says so
