@@ -24,14 +24,27 @@ struct client *crystal_coord_rank(const struct crystal_coord *coord, uint32_t lr
     return c;
 }
 
-void crystal_coord_notice(void *context, const char *text)
+static void tell_agents(struct crystal_coord *coord, const char *text)
 {
-    struct crystal_coord *coord = context;
-
-    crystal_log(CRYSTAL_LOG_INFO, "coordinator", "%s", text);
     for (struct client *c = coord->clients; c; c = c->next)
         if (c->role == CRYSTAL_ROLE_AGENT && c->in_stage)
             crystal_link_send(c->link, CRYSTAL_MSG_NOTICE, 0, text, strlen(text));
+}
+
+void crystal_coord_notice(void *context, const char *text)
+{
+    crystal_log(CRYSTAL_LOG_INFO, "coordinator", "%s", text);
+    tell_agents(context, text);
+}
+
+void crystal_coord_warn(struct crystal_coord *coord, const char *text)
+{
+    static const char mark[] = CRYSTAL_NOTICE_WARNING;
+    char message[CRYSTAL_ERROR_TEXT_BYTES + sizeof mark];
+
+    (void)snprintf(message, sizeof message, "%s%s", mark, text);
+    crystal_log(CRYSTAL_LOG_WARNING, "coordinator", "%s", text);
+    tell_agents(coord, message);
 }
 
 int crystal_coord_has_agents(const struct crystal_coord *coord)

@@ -115,7 +115,7 @@ static void judge(struct crystal_coord *coord, const struct waiters *w, uint32_t
                        is_stopped ? "is stopped by a signal or debugger"
                                   : "uses no CPU and keeps others waiting",
                        other);
-        crystal_coord_notice(coord, text);
+        crystal_coord_warn(coord, text);
     }
 }
 

@@ -187,7 +187,7 @@ out:
 
 static void show_notice(const char *text)
 {
-    static const char warning[] = "warning: ";
+    static const char warning[] = CRYSTAL_NOTICE_WARNING;
     const int is_warning = strncmp(text, warning, sizeof warning - 1) == 0;
 
     crystal_log(is_warning ? CRYSTAL_LOG_WARNING : CRYSTAL_LOG_INFO, "coordinator",

@@ -39,6 +39,7 @@ struct forge {
 struct crystal_watch_state {
     uint64_t active_ns; /* a rank did something */
     int is_told;        /* since then: that nothing comes */
+    int is_warned;      /* and that a rank uses no CPU */
     unsigned told_count;
     char **maps;                      /* by lrank: crystal_process_maps; owned */
     uint64_t cpu_ticks, cpu_since_ns; /* of the ranks that do not wait */
@@ -119,6 +120,8 @@ void crystal_coord_answer_error(struct client *c, const char *sentence);
 void crystal_coord_on_listener(void *context, uint32_t events);
 /* To the user, through the agents; the exchange's hook, too. */
 void crystal_coord_notice(void *context, const char *text);
+/* The same for what needs the user, who sees it under Slurm, too. */
+void crystal_coord_warn(struct crystal_coord *coord, const char *text);
 
 /* coord_stage.c: begins a stage, ends whatever runs. beginner: the agent whose
  * connection goes on; slice as in struct crystal_msg_begin, has_slice says whether

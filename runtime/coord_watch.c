@@ -7,9 +7,9 @@
  *   - All of them wait, and no rank has sent anything for STUCK_NS: nothing will ever
  *     happen; the stage ends.
  *   - Some wait, and the others send nothing for SILENT_NS: that is told; these may
- *     compute, so next time it takes twice as long to be told. The stage ends when they
- *     have sent nothing for hang_ns without using the CPU.
- * What each rank does then goes to DIR/diagnosis.txt, also after a mismatch.
+ *     compute, so next time it takes twice as long to be told. When they have used no
+ * CPU for IDLE_NS more that is a warning, and the stage ends after hang_ns of it. What
+ * each rank does then goes to DIR/diagnosis.txt, also after a mismatch.
  */
 #include "config.h"
 
@@ -29,6 +29,7 @@
 #define WATCH_NS        250000000U
 #define STUCK_NS        1000000000U
 #define SILENT_NS       UINT64_C(2000000000)
+#define IDLE_NS         UINT64_C(3000000000)
 #define TOLD_MAX        6 /* then every two minutes at most */
 #define HANG_NS_DEFAULT UINT64_C(600000000000)
 #define KEY_SHOWN       160
@@ -287,6 +288,28 @@ static uint64_t cpu_ticks(const struct watch_look *w)
     return sum;
 }
 
+/* The first rank that the others wait for, in the words of plan and emulate. None of
+ * those has used any CPU for IDLE_NS. */
+static void warn(struct crystal_coord *coord, const struct watch_look *w,
+                 const char *waiting)
+{
+    struct crystal_process_look process;
+    char text[CRYSTAL_ERROR_TEXT_BYTES];
+    uint32_t i = 0;
+
+    while (i < w->count && w->ranks[i].state != CRYSTAL_EXCHANGE_RUNS)
+        i++;
+    if (i == w->count || crystal_process_look(w->ranks[i].pid, &process))
+        return;
+    (void)snprintf(text, sizeof text, "rank %" PRIu32 " (pid %" PRIu32 ") %s; %.400s",
+                   w->ranks[i].lrank, w->ranks[i].pid,
+                   process.state == 'T' || process.state == 't'
+                       ? "is stopped by a signal or debugger"
+                       : "uses no CPU and keeps others waiting",
+                   waiting);
+    crystal_coord_warn(coord, text);
+}
+
 static void silent(struct crystal_coord *coord, const struct watch_look *w,
                    uint64_t silent_ns)
 {
@@ -316,6 +339,10 @@ static void silent(struct crystal_coord *coord, const struct watch_look *w,
     if (ticks == UINT64_MAX || ticks > state->cpu_ticks + 1) { /* it computes */
         state->cpu_ticks = ticks;
         state->cpu_since_ns = crystal_now_ns();
+    }
+    if (!state->is_warned && crystal_now_ns() - state->cpu_since_ns >= IDLE_NS) {
+        state->is_warned = 1;
+        warn(coord, w, waiting);
     }
     if (crystal_now_ns() - state->cpu_since_ns < coord->config.hang_ns)
         return;
@@ -354,7 +381,7 @@ static void on_watch(void *context)
 void crystal_coord_watch(struct crystal_coord *coord)
 {
     coord->watch.active_ns = crystal_now_ns();
-    coord->watch.is_told = 0;
+    coord->watch.is_told = coord->watch.is_warned = 0;
     if (coord->exchange && !coord->watch_timer.loop)
         crystal_timer_start(&coord->watch_timer, coord->loop, WATCH_NS, on_watch,
                             coord);

@@ -29,6 +29,8 @@
 #define CRYSTAL_MESSAGE_BODY_MAX 0xffff0000U
 #define CRYSTAL_TOKEN_BYTES      32
 
+#define CRYSTAL_NOTICE_WARNING "warning: "
+
 enum crystal_message_type {
     CRYSTAL_MSG_HELLO = 1,   /* struct crystal_msg_hello -> WELCOME */
     CRYSTAL_MSG_WELCOME = 2, /* struct crystal_msg_welcome */
@@ -59,7 +61,7 @@ enum crystal_message_type {
     CRYSTAL_MSG_BYE = 18,    /* client: it leaves on purpose; no answer. A connection
                                 that ends without is a dead client */
     CRYSTAL_MSG_NOTICE = 20, /* coordinator -> agents: text that the user should see, a
-                               warning where it begins with "warning: " */
+                               warning where it begins with CRYSTAL_NOTICE_WARNING */
     CRYSTAL_MSG_NODE = 21,   /* agent of a stage on several nodes: struct
                                 crystal_msg_node -> NODES when all have asked */
     CRYSTAL_MSG_NODES = 22,  /* node_count x struct crystal_msg_node, by node */

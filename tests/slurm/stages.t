@@ -7,6 +7,7 @@ cluster_begin 4
 : >"$work/cluster/crystal.yaml" # as many passes as plan takes by itself
 crystal=(--crystal-logical-ranks=64 --crystal-parallel=tp=2,pp=4,dp=8)
 rank=$CRYSTAL_BUILDDIR/tests/slurm/rank
+exact=$CRYSTAL_BUILDDIR/tests/programs/exactprog
 
 # --- srun without an allocation
 run srun "${crystal[@]}" -N8 -n64 -J first "$rank" sh -c \
@@ -25,6 +26,18 @@ matches "srun: the report is about it" "$(head -n 1 crystal.first/report.txt)" '
 matches "srun: what is behind the recording" "$err" \
     '^crystal: net: iteration [1-9] is the first that was not recorded: from there on integers of virtual ranks are those of the last recorded iteration, as they were the same in all \(communicator '
 nothing_left "srun: nothing is left"
+
+# --- who keeps others waiting in capture
+mkfifo "$work/go"
+timeout --kill-after=5 600 srun --crystal-logical-ranks=4 --crystal-ranks-per-node=2 \
+    --crystal-live=all --crystal-iterations=2 -J late --crystal-stages=capture \
+    sh -c "[ \$RANK != 0 ] || read go <$work/go; exec $exact --per-node 2" >late.out 2>late.err &
+pid=$!
+wait_until 300 grep -q 'keeps others waiting' late.err
+timeout 300 sh -c "echo go >$work/go"
+wait "$pid"
+is "late: exit code" "$?" 0
+matches "late: who" "$(cat late.err)" '^crystal: coordinator: rank 0 \(pid [0-9]+\) uses no CPU and keeps others waiting; rank [0-9]+ waits in the store '
 
 # --- a second run skips what is current, and says so
 run srun "${crystal[@]}" -J first --crystal-sandbox=8-15 "$rank" sh -c \

@@ -1,4 +1,4 @@
-/* Plan and emulate of ranks that keep others waiting, and of two tasks with one rank.
+/* Stages with ranks that keep others waiting, and of two tasks with one rank.
  */
 #include "config.h"
 
@@ -88,6 +88,30 @@ static void a_stopped_rank_in_emulate(void)
     stopped("emulate", 0, 2);
 }
 
+/* Where only warnings are shown, as under Slurm. */
+static void a_stopped_rank_in_capture(void)
+{
+    static const char begin[] = "crystal: coordinator: rank 1 (pid ";
+    const char *line;
+    pid_t pid, it;
+
+    own_job("stopped-capture");
+    (void)setenv("CRYSTAL_LOG", "warning", 1);
+    pid = start_stage("capture", "--iterations 8 --fail stop --fail-rank 1 " OPTIONS);
+    line = wait_for_output(begin);
+    it = pid_in(line);
+    CHECK(it > 0);
+    if (it <= 0)
+        return;
+    CHECK_HAS(line, ") is stopped by a signal or debugger; rank ");
+    CHECK_HAS(line, " waits in ");
+    CHECK_EQ(kill(it, SIGCONT), 0);
+    CHECK_EQ(finish(pid), 0);
+    CHECK(!strstr(output, "nothing has come"));
+    (void)unsetenv("CRYSTAL_LOG");
+    nothing_is_left();
+}
+
 /* Eight seconds in nanosleep. */
 static void a_sleeping_rank(void)
 {
@@ -152,7 +176,9 @@ static void comes_late(const char *stage)
 static void a_rank_that_comes_late_in_capture(void)
 {
     own_job("late-capture");
+    (void)setenv("CRYSTAL_LOG", "warning", 1); /* as under Slurm */
     comes_late("capture");
+    (void)unsetenv("CRYSTAL_LOG");
 }
 
 static void a_rank_that_comes_late_in_emulate(void)
@@ -237,6 +263,7 @@ int main(void)
     static const struct check_case cases[] = {
         CHECK_CASE(a_stopped_rank_in_plan),
         CHECK_CASE(a_stopped_rank_in_emulate),
+        CHECK_CASE(a_stopped_rank_in_capture),
         CHECK_CASE(a_sleeping_rank),
         CHECK_CASE(a_computing_rank),
         CHECK_CASE(a_rank_that_does_not_join),
