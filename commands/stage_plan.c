@@ -23,6 +23,7 @@
 
 #include <errno.h>
 #include <sched.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 static int deal(struct plan *plan, struct crystal_error *err)
@@ -142,6 +143,20 @@ static void next_pass(struct plan *plan, double mean_ns)
     plan->progress.before_ns = mean_ns;
 }
 
+static void say_unsettled(const struct plan *plan, int32_t off_ppm)
+{
+    const uint32_t ranks = plan->stage->own.end - plan->stage->own.first;
+    char why[80] = "this machine is busy, or its ranks are uneven";
+
+    if (plan->pass.cpu_count && ranks > plan->pass.cpu_count)
+        (void)snprintf(why, sizeof why, "here %u ranks share %u CPU%s", ranks,
+                       plan->pass.cpu_count, plan->pass.cpu_count == 1 ? "" : "s");
+    crystal_log(CRYSTAL_LOG_WARNING, plan->stage->name,
+                "the last two of %u passes differ by %+.1f %%, more than "
+                "plan.tolerance: %s",
+                plan->stage->layout.plan_passes, off_ppm / 1e4, why);
+}
+
 static int run_passes(struct plan *plan, struct crystal_error *err)
 {
     struct stage *stage = plan->stage;
@@ -167,11 +182,7 @@ static int run_passes(struct plan *plan, struct crystal_error *err)
             return code;
         if (plan->progress.pass >= most) {
             if (most > 1)
-                crystal_log(CRYSTAL_LOG_WARNING, stage->name,
-                            "the last two of %u passes differ by %+.1f %%, more than "
-                            "plan.tolerance: this machine is busy, or its ranks are "
-                            "uneven",
-                            most, off_ppm / 1e4);
+                say_unsettled(plan, off_ppm);
             return 0;
         }
         next_pass(plan, mean_ns);

@@ -205,7 +205,8 @@ static void settled(const struct report *r, FILE *out)
     fprintf(out,
             "- Plan has not settled: the last two of its %u passes differ by %+.1f %%, "
             "more\n  than plan.tolerance. Virtual ranks keep its time, so this run may "
-            "be near it\n  and yet off the real job. Plan again on a quiet machine.\n",
+            "be near it\n  and yet off the real job. Plan again where each rank of the "
+            "sandbox has\n  a CPU of its own and nothing else runs.\n",
             h->pass_count, h->pass_off_ppm / 1e4);
 }
 
@@ -259,11 +260,11 @@ static void deviations(const struct report *r, FILE *out)
                 r->standin_ops, r->standin_ops == 1 ? "" : "s",
                 size_text(r->standin_bytes, bytes));
     if (r->late_count)
-        fprintf(out,
-                "- %" PRIu64
-                " message%s came later than the timeline said, by %.3f ms at "
-                "most:\n  this machine was too busy.\n",
-                r->late_count, r->late_count == 1 ? "" : "s", ms(r->late_max_ns));
+        fprintf(
+            out,
+            "- %" PRIu64 " message%s came later than the timeline said, by %.3f ms at "
+            "most:\n  this machine was too busy with its own ranks or with others.\n",
+            r->late_count, r->late_count == 1 ? "" : "s", ms(r->late_max_ns));
     if (r->payload_late_count)
         fprintf(out,
                 "- Recorded payload of %" PRIu64
