@@ -178,15 +178,13 @@ static bool message_tell(struct crystal_driver *d, struct dr_comm *dc,
         !dr_calls_message_follows(&dp->walk, cell->bytes, seq))
         dr_set_free(d, CRYSTAL_BOARD_FINISHED);
     if (found->is_timed && !d->is_free) {
-        uint64_t job_ns;
+        uint64_t job_ns = 0;
 
         dr_start(d, now_ns);
-        if (is_note(dc, pair))
-            job_ns = 0;
-        else if (is_part(found)
-                     ? !part_tell(d, dc, found, pair->virtual_crank, cell->bytes,
-                                  &job_ns)
-                     : !call_tell(d, dc, from, to, found->timed_seq, &job_ns))
+        if (!is_note(dc, pair) &&
+            (is_part(found)
+                 ? !part_tell(d, dc, found, pair->virtual_crank, cell->bytes, &job_ns)
+                 : !call_tell(d, dc, from, to, found->timed_seq, &job_ns)))
             return false;
         if (job_ns)
             arrive_ns = dr_own_ns(d, job_ns);
