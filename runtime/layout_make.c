@@ -3,9 +3,7 @@
 
 #include "runtime/layout_make.h"
 
-#include "runtime/filehead.h"
-#include "runtime/infile.h"
-#include "runtime/launcher.h"
+#include "runtime/layout_program.h"
 #include "runtime/message.h"
 #include "runtime/utf8.h"
 
@@ -15,15 +13,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-
-#include <xxhash.h>
 
 #define RANKS_PER_NODE_DEFAULT 8
 #define PASSES_MAX             100U
 #define ITERATIONS_DEFAULT     3
 #define ITERATIONS_MAX         1000000
-#define PROGRAM_FILE_BYTES_MAX (16L << 20)
 
 static int positive(const char *option, const char *text, uint64_t max, uint32_t *ret,
                     struct crystal_error *err)
@@ -218,71 +212,6 @@ static int live(const struct crystal_layout_options *o, struct crystal_layout *l
     return 0;
 }
 
-static void hash_file(XXH3_state_t *state, const char *path)
-{
-    struct stat st;
-    char bytes[65536];
-    size_t got;
-    FILE *file;
-
-    if (stat(path, &st) < 0 || !S_ISREG(st.st_mode) ||
-        st.st_size > PROGRAM_FILE_BYTES_MAX)
-        return;
-    file = crystal_infile_stream(path, NULL);
-    while (file && (got = fread(bytes, 1, sizeof bytes, file)) > 0)
-        (void)XXH3_64bits_update(state, bytes, got); /* fails on NULL only */
-    if (file)
-        (void)fclose(file); /* read-only */
-}
-
-/* Program, arguments, the contents of arguments that are files, and the options that
- * decide what a capture holds. The wire is not among them. */
-static uint64_t fingerprint(const struct crystal_layout *l, const char *parallel)
-{
-    XXH3_state_t *state = XXH3_createState();
-    char options[256];
-    uint64_t hash;
-    int used;
-
-    if (!state)
-        return 1;
-    (void)XXH3_64bits_reset(state);
-    used =
-        snprintf(options, sizeof options, "%s|%u|%u|%.128s|%d|%u|%d", PACKAGE_VERSION,
-                 l->lrank_count, l->ranks_per_node, parallel ? parallel : "",
-                 (int)l->live_mode, l->iterations, l->payload_all);
-    (void)XXH3_64bits_update(state, options, (size_t)used + 1);
-    if (l->slurm_view != CRYSTAL_SLURM_LOGICAL) {
-        const char *name = crystal_slurm_view_names[l->slurm_view];
-
-        (void)XXH3_64bits_update(state, name, strlen(name) + 1);
-    }
-    if (l->live_mode == CRYSTAL_LIVE_LIST)
-        (void)XXH3_64bits_update(state, l->live, l->live_count * sizeof *l->live);
-    for (char **arg = l->program; arg && *arg; arg++) {
-        (void)XXH3_64bits_update(state, *arg, strlen(*arg) + 1);
-        hash_file(state, *arg);
-    }
-    hash = XXH3_64bits_digest(state);
-    (void)XXH3_freeState(state);
-    return hash ? hash : 1;
-}
-
-static int copy_program(struct crystal_layout *l, char **argv)
-{
-    size_t count = 0;
-
-    while (argv && argv[count])
-        count++;
-    l->program = calloc(count + 1, sizeof *l->program);
-    if (!l->program)
-        return -ENOMEM;
-    for (size_t i = 0; i < count; i++)
-        if (!(l->program[i] = strdup(argv[i])))
-            return -ENOMEM;
-    return 0;
-}
-
 static int words(const struct crystal_layout_options *o, struct crystal_layout *l,
                  struct crystal_error *err)
 {
@@ -353,26 +282,6 @@ static void say_dimensions(const struct crystal_layout *l, char *notice,
     }
 }
 
-/* The program must be a rank itself, and its arguments what layout.yaml can hold. */
-static int check_program(char *const *program, struct crystal_error *err)
-{
-    const char *launcher = program ? crystal_launcher_find(program) : NULL;
-
-    for (size_t i = 0; program && program[i]; i++)
-        if (!crystal_utf8_is_text(program[i]))
-            return crystal_error_set(err, EILSEQ,
-                                     "argument %zu of the program is not UTF-8, the "
-                                     "only text that layout.yaml holds; pass it in a "
-                                     "file or in the environment",
-                                     i);
-    return !launcher ? 0
-                     : crystal_error_set(err, ENOTSUP,
-                                         "the program is started by '%s', which would "
-                                         "start ranks of its own; let srun or torchrun "
-                                         "start it",
-                                         launcher);
-}
-
 /* Ranks of one NVLink domain reach each other past all NICs. */
 static int nvlink(const struct crystal_layout *l, int64_t nodes,
                   struct crystal_error *err)
@@ -409,13 +318,13 @@ int crystal_layout_make(const struct crystal_layout_options *options,
         words(options, &l, err) || ranks_per_node(options, &l, err) ||
         nvlink(&l, conf->nvlink_nodes, err) || grid(options, &l, err) ||
         sandbox(options, &l, notice, notice_bytes, err) || wire(options, &l, err) ||
-        live(options, &l, err) || check_program(options->program, err))
+        live(options, &l, err) || crystal_layout_program_check(options->program, err))
         goto err_fini;
     say_dimensions(&l, notice, notice_bytes);
     if (conf->iteration_range[0])
         l.iteration_range = strdup(conf->iteration_range);
     if ((conf->iteration_range[0] && !l.iteration_range) ||
-        copy_program(&l, options->program) ||
+        crystal_layout_program_copy(&l, options->program) ||
         crystal_stage_rules_copy(conf->stage, l.stage) ||
         crystal_inject_rules_copy(&conf->inject, &l.inject) ||
         crystal_target_copy(&conf->target, &l.target)) {
@@ -434,7 +343,7 @@ int crystal_layout_make(const struct crystal_layout_options *options,
     l.plan_tolerance_ppm = conf->plan_tolerance_ppm < UINT32_MAX
                                ? (uint32_t)conf->plan_tolerance_ppm
                                : UINT32_MAX;
-    l.fingerprint = fingerprint(&l, options->parallel);
+    l.fingerprint = crystal_layout_fingerprint(&l, options->parallel);
     *ret = l;
     return 0;
 
