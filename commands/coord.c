@@ -27,7 +27,7 @@ struct options {
     const char *job, *host, *allow, *claim;
     uint16_t port, store_port;
     char suffix[16]; /* ".NODE"; "": the job's */
-    int finish, help;
+    int finish, if_any, help;
 };
 
 static const struct option long_options[] = {
@@ -39,6 +39,7 @@ static const struct option long_options[] = {
     {"node", required_argument, NULL, 'n'},
     {"claim", required_argument, NULL, 'c'},
     {"finish", no_argument, NULL, 'f'},
+    {"if-any", no_argument, NULL, 'i'},
     {"help", no_argument, NULL, 'h'},
     {NULL, 0, NULL, 0},
 };
@@ -60,7 +61,8 @@ static void help(void)
         "whose\n"
         "                   coordinator, has others\n"
         "  --finish         end the coordinator that serves DIR, wait for the "
-        "report\n");
+        "report\n"
+        "  --if-any         with --finish: no fault where none serves DIR\n");
 }
 
 static int parse_port(const char *name, const char *text, uint16_t *ret)
@@ -127,6 +129,9 @@ static int parse(int argc, char **argv, struct options *o)
         case 'f':
             o->finish = 1;
             break;
+        case 'i':
+            o->if_any = 1;
+            break;
         case 'h':
             o->help = 1;
             return 0;
@@ -173,6 +178,7 @@ static int finish(const struct options *o)
     if (access(coord, F_OK) < 0 || (o->claim && !crystal_claim_has(coord, o->claim))) {
         (void)crystal_error_set(&err, ENOENT, "no coordinator serves %s",
                                 crystal_jobdir_path(dir));
+        code = o->if_any ? 0 : code;
         goto out;
     }
     client = crystal_client_open(coord, token, CRYSTAL_ROLE_CONTROL, 0, NULL, &err);

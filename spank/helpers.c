@@ -55,6 +55,7 @@ int crystal_helpers_finish(const char *scrystal, const char *job_dir,
         crystal_step_scrystal(scrystal, "coord", job_dir, &line);
         crystal_claim_own(claim);
         crystal_argv_add(&line, "--finish");
+        crystal_argv_add(&line, "--if-any"); /* it may just have ended with the job */
         crystal_argv_add(&line, "--claim=%s", claim);
         if (crystal_process_start(&spec, &teller, NULL) == 0 &&
             !crystal_process_wait(teller, FINISH_TIMEOUT_MS, &code))

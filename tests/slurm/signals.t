@@ -50,6 +50,7 @@ for where in stage program; do
     kill -TERM "$pid"
     end
     is "$name: exit code" "$code" 143
+    hasnt "$name: no word of what has ended with it" "$(cat "$work/err")" "no coordinator serves"
     nothing_left "$name: nothing is left"
 
     begin "SIGKILL in the $where" 8 srun "${crystal[@]}" -J "kill-$where" "${words[@]}"

@@ -73,6 +73,7 @@ ok "a host that is none" says 2 "host 'no such host'" \
 
 ok "nothing to finish" says 70 "no coordinator serves $one" \
     "$scrystal" coord --finish --job "$one"
+ok "nothing to finish, if any" "$scrystal" coord --finish --if-any --job "$one"
 ok "it starts" start "$one"
 ok "its address is private" mode "$one/coord" 600
 ok "its token is private" mode "$one/token" 600
