@@ -1,6 +1,7 @@
 /* crystal.so: the SPANK plugin. The hooks only; each does its work in another file.
  *
- *   srun, sbatch, salloc   init: options; init_post_opt: local.c; exit: steps.c
+ *   srun, sbatch, salloc   init: options; init_post_opt: local.c; local_user_init:
+ *                          agent_watch.c; exit: steps.c
  *   slurmstepd             init: options; task_init: task.c, as the user; task_exit:
  *                          task.c
  *
@@ -13,6 +14,7 @@
 
 #include "runtime/clock.h"
 #include "runtime/env.h"
+#include "spank/agent_watch.h"
 #include "spank/cluster.h"
 #include "spank/exit_code.h"
 #include "spank/local.h"
@@ -212,6 +214,19 @@ static void name_config(spank_t spank, int argc, char **argv)
         (void)spank_unsetenv(spank, CRYSTAL_ENV_NODE_CONFIG); /* there may be none */
 }
 
+/* In srun, before the tasks start. */
+int slurm_spank_local_user_init(spank_t spank, int argc, char **argv)
+{
+    const char *stage = ctx.options.value[CRYSTAL_OPTION_STAGE];
+
+    (void)spank;
+    (void)argc;
+    (void)argv;
+    if (stage && strcmp(stage, CRYSTAL_STEP_PROGRAM) == 0)
+        crystal_agent_watch_begin(ctx.pids.agent);
+    return 0;
+}
+
 int slurm_spank_task_init(spank_t spank, int argc, char **argv)
 {
     const char *stage = ctx.options.value[CRYSTAL_OPTION_STAGE];
@@ -256,7 +271,9 @@ int slurm_spank_task_exit(spank_t spank, int argc, char **argv)
 
     (void)argc;
     (void)argv;
-    if (!stage || strcmp(stage, CRYSTAL_STEP_PROGRAM) != 0 ||
+    if (!stage ||
+        (strcmp(stage, CRYSTAL_STEP_PROGRAM) != 0 &&
+         strcmp(stage, CRYSTAL_STEP_AGENT) != 0) ||
         spank_get_item(spank, S_TASK_EXIT_STATUS, &end.status) != ESPANK_SUCCESS ||
         spank_get_item(spank, S_TASK_GLOBAL_ID, &task) != ESPANK_SUCCESS ||
         spank_get_item(spank, S_JOB_UID, &end.uid) != ESPANK_SUCCESS ||
@@ -265,7 +282,10 @@ int slurm_spank_task_exit(spank_t spank, int argc, char **argv)
     end.node = item(spank, S_JOB_NODEID);
     end.step = item(spank, S_JOB_STEPID);
     end.task = (uint32_t)task;
-    crystal_task_leave(&ctx.options, &end);
+    if (strcmp(stage, CRYSTAL_STEP_PROGRAM) == 0)
+        crystal_task_leave(&ctx.options, &end);
+    else
+        crystal_task_clear_agent(&ctx.options, &end);
     return 0;
 }
 
@@ -280,6 +300,7 @@ int slurm_spank_exit(spank_t spank, int argc, char **argv)
     (void)argc;
     (void)argv;
     if (spank_context() == S_CTX_LOCAL) {
+        crystal_agent_watch_end();
         if (stage && strcmp(stage, CRYSTAL_STEP_PROGRAM) == 0 && job_dir)
             code = crystal_steps_finish(ctx.scrystal, job_dir, &ctx.pids,
                                         ctx.start_time, &always);

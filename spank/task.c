@@ -4,6 +4,7 @@
 #include "spank/task.h"
 
 #include "runtime/env.h"
+#include "runtime/guard.h"
 #include "spank/request.h"
 #include "spank/task_env.h"
 
@@ -142,6 +143,25 @@ int crystal_task_enter(const struct crystal_options *options, uint32_t node,
     return rc;
 }
 
+/* A child that is the user; 0 in it. The process has threads, so malloc is all that it
+ * may use beside system calls. */
+static pid_t fork_as(const struct crystal_task_end *end)
+{
+    pid_t pid = fork();
+
+    if (pid == 0 && geteuid() == 0 &&
+        (setgroups(0, NULL) < 0 || setresgid(end->gid, end->gid, end->gid) < 0 ||
+         setresuid(end->uid, end->uid, end->uid) < 0))
+        _exit(1);
+    return pid;
+}
+
+static void reap(pid_t pid)
+{
+    while (pid > 0 && waitpid(pid, NULL, 0) < 0 && errno == EINTR)
+        ;
+}
+
 void crystal_task_leave(const struct crystal_options *options,
                         const struct crystal_task_end *end)
 {
@@ -155,14 +175,45 @@ void crystal_task_leave(const struct crystal_options *options,
         return;
     bytes =
         snprintf(line, sizeof line, "%u %d %u\n", rank.lrank, end->status, end->step);
-    pid = fork();
-    if (pid == 0) { /* of a threaded process: system calls only */
-        if (geteuid() == 0 &&
-            (setgroups(0, NULL) < 0 || setresgid(end->gid, end->gid, end->gid) < 0 ||
-             setresuid(end->uid, end->uid, end->uid) < 0))
-            _exit(1);
+    pid = fork_as(end);
+    if (pid == 0)
         write_line(path, line, (size_t)bytes);
+    reap(pid);
+}
+
+/* The directory of the board that the agent's file names. */
+static void clear(const char *env_path) __attribute__((noreturn));
+static void clear(const char *env_path)
+{
+    static const char setting[] = CRYSTAL_ENV_BOARD "=/dev/shm/crystal-";
+    struct crystal_argv settings = {0};
+
+    if (crystal_task_env_read(env_path, 0, &settings, NULL) < 0)
+        _exit(1);
+    for (int i = 0; i < settings.count; i++) {
+        char *path = settings.v[i] + strlen(CRYSTAL_ENV_BOARD "=");
+        char *slash = strrchr(settings.v[i], '/');
+
+        if (strncmp(settings.v[i], setting, strlen(setting)) != 0 ||
+            strcmp(slash, "/board") != 0)
+            continue;
+        *slash = '\0';
+        crystal_guard_remove_directory(path);
     }
-    while (pid > 0 && waitpid(pid, NULL, 0) < 0 && errno == EINTR)
-        ;
+    _exit(0);
+}
+
+void crystal_task_clear_agent(const struct crystal_options *options,
+                              const struct crystal_task_end *end)
+{
+    char path[PATH_MAX];
+    pid_t pid;
+
+    if (!WIFSIGNALED(end->status) ||
+        agent_path(options, end->node, "env", path, NULL) < 0)
+        return;
+    pid = fork_as(end);
+    if (pid == 0)
+        clear(path);
+    reap(pid);
 }

@@ -39,5 +39,10 @@ struct crystal_task_end {
  * as the user. Best effort, in vain where the job directory is full. */
 void crystal_task_leave(const struct crystal_options *options,
                         const struct crystal_task_end *end);
+/* An agent's task has ended: where a signal ended it, perhaps with all processes of its
+ * step, what it shared with the ranks of this node (CRYSTAL_BOARD) is removed, by a
+ * child as above. */
+void crystal_task_clear_agent(const struct crystal_options *options,
+                              const struct crystal_task_end *end);
 
 #endif

@@ -128,6 +128,22 @@ end
 is "$name: exit code" "$code" 137
 nothing_left "$name: nothing is left"
 
+# The agents' srun, while a rank waits for what never comes: Slurm kills the agents.
+mkfifo "$work/never"
+boards() { find /dev/shm -maxdepth 1 -path "$board"; }
+begin "SIGKILL of the agents' srun" 1 srun "${crystal[@]}" -J agents \
+    sh -c "test \$CRYSTAL_STAGE.\$RANK != emulate.3 || { touch $mark/3; read never <$work/never; }; exec $rank true"
+board=$(sed -n 's|^CRYSTAL_BOARD=\(/dev/shm/.*\)/board$|\1|p' crystal.agents/agent.0.env)
+is "$name: the board is there" "$(boards)" "$board"
+kill -KILL "$(pgrep -o -f -- "^[^ ]*srun --crystal-stage=agent --crystal-job-dir=$PWD/crystal.agents( |\$)")"
+end
+matches "$name: exit code" "$code" '^(1|137|143)$'
+is "$name: one sentence" "$(grep '^crystal: ' "$work/err" | grep -c 'ended by signal 9')" 1
+has "$name: which" "$(cat "$work/err")" \
+    "crystal: the agents' srun was ended by signal 9 (Killed) and the program goes on without, ending it"
+nothing_left "$name: nothing is left"
+is "$name: the board is gone" "$(boards)" ""
+
 # --- two jobs at once
 begin "two jobs" 8 srun "${crystal[@]}" -J twice "${in_program[@]}"
 first_job=$(last_job)
