@@ -58,6 +58,17 @@ said "job directory that cannot be made" 2 "layout: job directory /proc/nope: No
 : >plain
 said "job directory that is a file" 2 "layout: job directory $PWD/plain: not a directory" \
     srun "${crystal[@]}" --crystal-job-dir=plain "$rank" echo NEVER
+mkdir 'two
+lines' && cd 'two
+lines' || exit 1
+said "a line break in the working directory" 2 \
+    "layout: --crystal-job-dir: the path has a line break behind '$work/cwd/two'; give a directory without one" \
+    srun "${crystal[@]}" "$rank" echo NEVER
+no_program "a line break in the working directory"
+cd "$work/cwd" || exit 1
+said "an argument that is not UTF-8" 2 \
+    "layout: argument 2 of the program is not UTF-8, the only text that layout.yaml holds; pass it in a file or in the environment" \
+    srun "${crystal[@]}" "$rank" echo $'caf\xe9'
 mkdir -m 777 open
 said "job directory of mode 777" 2 \
     "layout: job directory $PWD/open: others can write to it; chmod 700 it" \
