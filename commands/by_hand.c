@@ -9,6 +9,7 @@
 #include "runtime/infile.h"
 #include "runtime/log.h"
 #include "runtime/space.h"
+#include "runtime/standins.h"
 
 #include <errno.h>
 #include <getopt.h>
@@ -164,12 +165,15 @@ static void help(enum stage_kind kind, FILE *out)
 /* The coordinator writes the report at the end of a job that has emulated. */
 static void say_report(const char *job_dir, time_t started)
 {
-    char path[PATH_MAX];
+    char path[PATH_MAX], text[256];
     struct stat st;
 
     if (snprintf(path, sizeof path, "%s/report.txt", job_dir) < (int)sizeof path &&
-        stat(path, &st) == 0 && st.st_mtime >= started)
+        stat(path, &st) == 0 && st.st_mtime >= started) {
         crystal_log(CRYSTAL_LOG_INFO, stage_name(STAGE_EMULATE), "report: %s", path);
+        if (crystal_standins_text(job_dir, "", text, sizeof text))
+            crystal_log(CRYSTAL_LOG_INFO, stage_name(STAGE_EMULATE), "%s", text);
+    }
 }
 
 static int run_stage(struct stage *stage, struct crystal_launch **ret_assistants)

@@ -4,6 +4,7 @@
 #include "spank/helpers.h"
 
 #include "runtime/claim.h"
+#include "runtime/standins.h"
 #include "spank/ask.h"
 #include "spank/process.h"
 #include "spank/step_line.h"
@@ -120,7 +121,7 @@ int crystal_steps_finish(const char *scrystal, const char *job_dir,
 {
     struct crystal_helpers helpers = {
         .coord = pids->coord, .agent = pids->agent, .assist = pids->assist};
-    char path[PATH_MAX], *found = crystal_ask_scrystal_path(scrystal, NULL);
+    char path[PATH_MAX], text[256], *found = crystal_ask_scrystal_path(scrystal, NULL);
     struct stat st;
     int code, told;
 
@@ -128,8 +129,11 @@ int crystal_steps_finish(const char *scrystal, const char *job_dir,
     code = crystal_helpers_finish(found ? found : "scrystal", job_dir, &helpers);
     free(found);
     snprintf(path, sizeof path, "%s/report.txt", job_dir);
-    if (stat(path, &st) == 0 && st.st_mtime >= start_time)
+    if (stat(path, &st) == 0 && st.st_mtime >= start_time) {
         dprintf(2, "crystal: report: %s\n", path);
+        if (crystal_standins_text(job_dir, "crystal-", text, sizeof text))
+            dprintf(2, "crystal: %s\n", text);
+    }
     told = crystal_helpers_codes(job_dir, ret_always);
     return told ? told : code < 128 ? code : 0; /* a signal's is no news */
 }

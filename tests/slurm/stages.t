@@ -22,6 +22,8 @@ matches "srun: progress of capture" "$err" '^crystal: capture: 8 of 64 ranks, 3 
 matches "srun: progress of plan" "$err" '^crystal: plan: 8 of 64 ranks, 3 iterations \.\.\. [0-9.]+ s$'
 matches "srun: progress of emulate" "$err" '^crystal: emulate: 8 of 64 ranks$'
 matches "srun: report" "$err" "^crystal: report: $PWD/crystal.first/report.txt\$"
+is "srun: the last line tells of stand-ins" "$(tail -n 1 <<<"$err")" \
+    "crystal: values of virtual ranks are stand-ins, so times hold and losses do not; --crystal-live=all --crystal-payload=all for real ones"
 matches "srun: the report is about it" "$(head -n 1 crystal.first/report.txt)" '^first: 64 ranks on 8: '
 matches "srun: what is behind the recording" "$err" \
     '^crystal: net: iteration [1-9] is the first that was not recorded: from there on integers of virtual ranks are those of the last recorded iteration, as they were the same in all \(communicator '
@@ -38,6 +40,13 @@ timeout 300 sh -c "echo go >$work/go"
 wait "$pid"
 is "late: exit code" "$?" 0
 matches "late: who" "$(cat late.err)" '^crystal: coordinator: rank 0 \(pid [0-9]+\) uses no CPU and keeps others waiting; rank [0-9]+ waits in the store '
+
+# --- no stand-ins, no word of them
+run srun --crystal-logical-ranks=4 --crystal-ranks-per-node=2 --crystal-live=all \
+    --crystal-payload=all --crystal-sandbox=0-1 -J real "$exact" --per-node 2
+is "real values: exit code" "$code" 0
+matches "real values: report" "$err" "^crystal: report: $PWD/crystal.real/report.txt\$"
+hasnt "real values: no word of stand-ins" "$err" stand-ins
 
 # --- a second run skips what is current, and says so
 run srun "${crystal[@]}" -J first --crystal-sandbox=8-15 "$rank" sh -c \
