@@ -63,6 +63,7 @@ for where in stage program; do
     scancel "$(last_job)"
     end
     matches "$name: exit code" "$code" '^(137|143)$'
+    hasnt "$name: no word of what has ended with it" "$(cat "$work/err")" "no coordinator serves"
     nothing_left "$name: nothing is left"
 
     forget_marks
