@@ -22,5 +22,5 @@ part() { # NAME CHECKS
 }
 
 part split 39
-part apart 128
+part apart 352
 echo "1..$number"
