@@ -147,7 +147,8 @@ done
     run emulate "$job" --iterations 3
     echo "$code $said"
 ) >"$work/soft.said"
-check "40 files, which may be raised" "$(cat "$work/soft.said")" "0 "
+check "40 files, which may be raised" "$(cat "$work/soft.said")" \
+    "0 crystal: emulate: values of virtual ranks are stand-ins, so times hold and losses do not; --live=all --payload=all for real ones"
 
 # --- what whoever starts us may leave: closed outputs, children whose ends are ignored
 for left in 'exec "$@" <&- >&- 2>&-' 'trap "" CHLD; exec "$@"'; do
