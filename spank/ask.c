@@ -95,16 +95,16 @@ char *crystal_ask_scrystal_path(const char *given, struct crystal_error *err)
     return path;
 }
 
-char *crystal_ask_slurm(const char *name, const char *const *words)
+char *crystal_ask_slurm(const char *name, const char *cluster, const char *const *words)
 {
     struct crystal_argv argv = {0};
-    char path[PATH_MAX], *text = NULL, *cluster = crystal_cluster_of_job();
+    char path[PATH_MAX], *text = NULL, *own = cluster ? NULL : crystal_cluster_of_job();
     struct crystal_process_spec spec = {.path = path, .argv = &argv};
     int code;
 
     crystal_ask_slurm_path(name, path, sizeof path);
-    crystal_ask_slurm_begin(name, cluster, &argv);
-    free(cluster);
+    crystal_ask_slurm_begin(name, cluster ? cluster : own, &argv);
+    free(own);
     for (; *words; words++)
         crystal_argv_add(&argv, "%s", *words);
     code = crystal_process_read(&spec, &text, NULL);
@@ -119,7 +119,7 @@ char *crystal_ask_slurm(const char *name, const char *const *words)
 char *crystal_ask_hostnames(const char *list)
 {
     const char *const words[] = {"show", "hostnames", list, NULL};
-    char *text = crystal_ask_slurm("scontrol", words);
+    char *text = crystal_ask_slurm("scontrol", NULL, words);
 
     if (!text || !*text || *text == '\n') {
         free(text);
@@ -153,7 +153,7 @@ static char *ask_squeue(const char *job_id, struct crystal_ask_job *ret)
 {
     const char *const words[] = {"--noheader", "--format=%i|%P|%b|%N|%k", "--jobs",
                                  job_id, NULL};
-    char *text = crystal_ask_slurm("squeue", words), *rest = text, *line;
+    char *text = crystal_ask_slurm("squeue", NULL, words), *rest = text, *line;
     char *partition = NULL;
 
     while ((line = strsep(&rest, "\n"))) {

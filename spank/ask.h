@@ -27,8 +27,10 @@ void crystal_ask_slurm_begin(const char *name, const char *cluster,
  * installed in, else from PATH. Caller frees; NULL with a sentence. */
 char *crystal_ask_scrystal_path(const char *given, struct crystal_error *err);
 
-/* What a Slurm command prints, words up to a NULL; caller frees, NULL = it failed. */
-char *crystal_ask_slurm(const char *name, const char *const *words);
+/* What a Slurm command prints, words up to a NULL; cluster: which is asked, NULL = the
+ * job's. Caller frees, NULL = it failed. */
+char *crystal_ask_slurm(const char *name, const char *cluster,
+                        const char *const *words);
 /* "n[1-2]" -> "n1,n2"; caller frees, NULL where Slurm does not know. */
 char *crystal_ask_hostnames(const char *list);
 

@@ -80,14 +80,11 @@ static void take_line(char *line, const char *wanted, struct crystal_partition *
 void crystal_partition_ask(const char *name, const char *cluster,
                            struct crystal_partition *ret)
 {
-    const char *words[] = {"--noheader", "--format=%P|%s|%c|%D|%G", NULL, NULL};
-    char *text, *rest, *line, option[256];
+    static const char *const words[] = {"--noheader", "--format=%P|%s|%c|%D|%G", NULL};
+    char *text, *rest, *line;
 
     memset(ret, 0, sizeof *ret);
-    snprintf(option, sizeof option, "--clusters=%s", cluster ? cluster : "");
-    if (cluster)
-        words[2] = option;
-    text = rest = crystal_ask_slurm("sinfo", words);
+    text = rest = crystal_ask_slurm("sinfo", cluster, words);
     while ((line = strsep(&rest, "\n")))
         take_line(line, name, ret);
     free(text);
@@ -96,17 +93,10 @@ void crystal_partition_ask(const char *name, const char *cluster,
 uint32_t crystal_partition_ask_total(const char *name, const char *cluster)
 {
     static const char field[] = " TotalNodes=";
-    char option[256], *text, *found;
-    const char *words[] = {"--oneliner", "show", "partition", name, NULL, NULL};
+    const char *const words[] = {"--oneliner", "show", "partition", name, NULL};
+    char *text = crystal_ask_slurm("scontrol", cluster, words), *found;
     uint32_t total;
 
-    if (cluster) {
-        (void)snprintf(option, sizeof option, "--clusters=%s", cluster);
-        for (int i = 4; i > 0; i--)
-            words[i] = words[i - 1];
-        words[0] = option;
-    }
-    text = crystal_ask_slurm("scontrol", words);
     found = text ? strstr(text, field) : NULL;
     total = found ? leading_number(found + strlen(field)) : 0;
     free(text);

@@ -51,25 +51,20 @@ static void take_line(const char *line, struct found *ret)
 
 static struct found look(const struct crystal_pending *pending)
 {
-    char user[32], name[300], cluster[300];
+    char user[32], name[300];
     const char *words[] = {
         "--noheader",
         "--states=PENDING",
         "--Format=JobID:.20|,HetJobOffset:.15|,AllocSID:.20|,Reason:.63",
         user,
         name,
-        NULL,
         NULL};
     struct found found = {0};
     char *text, *rest, *line;
 
     (void)snprintf(user, sizeof user, "--user=%lu", (unsigned long)getuid());
     (void)snprintf(name, sizeof name, "--name=%s", pending->job_name);
-    (void)snprintf(cluster, sizeof cluster, "--clusters=%s",
-                   pending->cluster ? pending->cluster : "");
-    if (pending->cluster)
-        words[5] = cluster;
-    text = rest = crystal_ask_slurm("squeue", words);
+    text = rest = crystal_ask_slurm("squeue", pending->cluster, words);
     while ((line = strsep(&rest, "\n")))
         take_line(line, &found);
     free(text);

@@ -37,7 +37,7 @@ void crystal_salloc_line_add(const struct crystal_srun_line *line,
             /* the separate value of an unknown option goes where that goes */
             if (w->text[0] == '-') {
                 if (!asked)
-                    help = crystal_ask_slurm("salloc", words);
+                    help = crystal_ask_slurm("salloc", NULL, words);
                 asked = true;
                 takes = help && names(help, w->text);
             }
