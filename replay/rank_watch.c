@@ -176,7 +176,7 @@ static void look_for(const struct crystal_rank_watch *w, struct watched *rank,
 static void count_look(struct watched *rank, const struct crystal_process_look *process)
 {
     rank->stopped_looks =
-        process->state == 'T' || process->state == 't' ? rank->stopped_looks + 1 : 0;
+        crystal_process_is_stopped(process) ? rank->stopped_looks + 1 : 0;
     /* less than before: one of its processes has ended */
     rank->idle_looks =
         process->cpu_ticks - rank->cpu_ticks < BUSY_TICKS ? rank->idle_looks + 1 : 0;
@@ -232,10 +232,7 @@ static int judge(struct crystal_rank_watch *w, struct watched *rank,
         return 0;
     rank->is_told = 1;
     (void)snprintf(notice, notice_bytes, "rank %u (pid %u) %s; %s", rank->lrank,
-                   rank->pid,
-                   is_stopped ? "is stopped by a signal or debugger"
-                              : "uses no CPU and keeps others waiting",
-                   place);
+                   rank->pid, crystal_process_idle_text(is_stopped), place);
     return 1;
 }
 

@@ -111,10 +111,7 @@ static void judge(struct crystal_coord *coord, const struct waiters *w, uint32_t
     } else if (!early->is_told) {
         early->is_told = 1;
         (void)snprintf(text, sizeof text, "rank %" PRIu32 " (pid %" PRIu32 ") %s; %s",
-                       lrank, pid,
-                       is_stopped ? "is stopped by a signal or debugger"
-                                  : "uses no CPU and keeps others waiting",
-                       other);
+                       lrank, pid, crystal_process_idle_text(is_stopped), other);
         crystal_coord_warn(coord, text);
     }
 }
@@ -139,7 +136,7 @@ static void look_at(struct crystal_coord *coord, const struct waiters *w,
     early->is_seen = 1;
     if (!early->idle_looks)
         early->is_told = 0;
-    judge(coord, w, lrank, pid, process.state == 'T' || process.state == 't');
+    judge(coord, w, lrank, pid, crystal_process_is_stopped(&process));
 }
 
 static void on_early(void *context)

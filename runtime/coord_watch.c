@@ -165,7 +165,7 @@ static void describe(const struct watch_look *w, const struct look *r, char *tex
         return;
     used = strlen(text);
     (void)snprintf(text + used, text_bytes - used, "%s",
-                   process.state == 'T' || process.state == 't'
+                   crystal_process_is_stopped(&process)
                        ? ", stopped by a signal or debugger"
                    : process.state == 'R' ? ", running"
                                           : ", asleep");
@@ -303,9 +303,7 @@ static void warn(struct crystal_coord *coord, const struct watch_look *w,
         return;
     (void)snprintf(text, sizeof text, "rank %" PRIu32 " (pid %" PRIu32 ") %s; %.400s",
                    w->ranks[i].lrank, w->ranks[i].pid,
-                   process.state == 'T' || process.state == 't'
-                       ? "is stopped by a signal or debugger"
-                       : "uses no CPU and keeps others waiting",
+                   crystal_process_idle_text(crystal_process_is_stopped(&process)),
                    waiting);
     crystal_coord_warn(coord, text);
 }

@@ -2,6 +2,7 @@
 #ifndef CRYSTAL_PROCESS_H
 #define CRYSTAL_PROCESS_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -10,6 +11,17 @@ struct crystal_process_look {
     uint64_t cpu_ticks; /* of the whole process, user and system */
     uint64_t main_cpu_ticks;
 };
+/* Stopped by a signal, or held by a debugger. */
+static inline bool crystal_process_is_stopped(const struct crystal_process_look *look)
+{
+    return look->state == 'T' || look->state == 't';
+}
+/* What a process does that uses no CPU while others wait for it, as users are told. */
+static inline const char *crystal_process_idle_text(bool is_stopped)
+{
+    return is_stopped ? "is stopped by a signal or debugger"
+                      : "uses no CPU and keeps others waiting";
+}
 /* 0, or -ESRCH where there is no such process here. */
 int crystal_process_look(uint32_t pid, struct crystal_process_look *ret);
 
