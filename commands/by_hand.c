@@ -6,6 +6,7 @@
 #include "commands/commands.h"
 #include "commands/stage.h"
 
+#include "runtime/coord_file.h"
 #include "runtime/infile.h"
 #include "runtime/log.h"
 #include "runtime/space.h"
@@ -26,15 +27,11 @@
 /* DIR/coord is there, and it is that of our coordinator, not another job's. */
 static int is_ready(const char *path, pid_t pid)
 {
-    FILE *file = fopen(path, "re");
-    char line[512];
-    int found = 0, value;
+    char value[16], own[16];
 
-    while (file && fgets(line, sizeof line, file))
-        found |= sscanf(line, "pid=%d", &value) == 1 && value == (int)pid;
-    if (file)
-        (void)fclose(file); /* read-only */
-    return found;
+    (void)snprintf(own, sizeof own, "%d", (int)pid);
+    return crystal_coord_file_value(path, "pid", value, sizeof value, NULL) == 0 &&
+           strcmp(value, own) == 0;
 }
 
 /* What a coordinator that did not come up said last, as our sentence. */

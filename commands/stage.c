@@ -5,7 +5,7 @@
 
 #include "commands/commands.h"
 
-#include "runtime/infile.h"
+#include "runtime/coord_file.h"
 #include "runtime/file_limit.h"
 #include "runtime/library.h"
 #include "runtime/log.h"
@@ -109,37 +109,15 @@ int stage_check_libraries(struct crystal_error *err)
     return code;
 }
 
-/* Value of a key=value line of the coordinator's file. */
-static int coord_value(const struct stage *stage, const char *key, char *out,
-                       size_t out_bytes, struct crystal_error *err)
-{
-    FILE *file = crystal_infile_stream(stage->coord_file, err);
-    size_t key_bytes = strlen(key);
-    char line[512];
-    int found = 0;
-
-    if (!file)
-        return -EINVAL;
-    while (!found && fgets(line, sizeof line, file)) {
-        line[strcspn(line, "\n")] = 0;
-        if (strncmp(line, key, key_bytes) == 0 && line[key_bytes] == '=')
-            found =
-                snprintf(out, out_bytes, "%s", line + key_bytes + 1) < (int)out_bytes;
-    }
-    (void)fclose(file); /* read-only */
-    return found ? 0
-                 : crystal_error_set(err, EINVAL, "%s: no usable %s= line",
-                                     stage->coord_file, key);
-}
-
 int stage_find_store(struct stage *stage, struct crystal_error *err)
 {
-    int code =
-        coord_value(stage, "host", stage->master_addr, sizeof stage->master_addr, err);
+    const char *file = stage->coord_file;
+    int code = crystal_coord_file_value(file, "host", stage->master_addr,
+                                        sizeof stage->master_addr, err);
 
     return code ? code
-                : coord_value(stage, "store_port", stage->master_port,
-                              sizeof stage->master_port, err);
+                : crystal_coord_file_value(file, "store_port", stage->master_port,
+                                           sizeof stage->master_port, err);
 }
 
 /* Which of the nodes are whose: assistants are the last ones. */

@@ -3,7 +3,7 @@
 
 #include "runtime/claim.h"
 
-#include "runtime/infile.h"
+#include "runtime/coord_file.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -22,17 +22,9 @@ void crystal_claim_own(char text[CRYSTAL_CLAIM_BYTES])
 
 bool crystal_claim_has(const char *coord_file, const char *text)
 {
-    static const char key[] = "claim=";
-    FILE *file = crystal_infile_stream(coord_file, NULL);
-    char line[512];
-    bool found = false;
+    char words[CRYSTAL_CLAIM_BYTES];
 
-    while (file && fgets(line, sizeof line, file)) {
-        line[strcspn(line, "\n")] = 0;
-        found |= strncmp(line, key, sizeof key - 1) == 0 &&
-                 strcmp(line + sizeof key - 1, text) == 0;
-    }
-    if (file)
-        (void)fclose(file); /* read-only */
-    return found;
+    return crystal_coord_file_value(coord_file, "claim", words, sizeof words, NULL) ==
+               0 &&
+           strcmp(words, text) == 0;
 }

@@ -3,6 +3,7 @@
 
 #include "runtime/coord_dial.h"
 
+#include "runtime/coord_file.h"
 #include "runtime/infile.h"
 
 #include <errno.h>
@@ -15,33 +16,6 @@
 
 #define OPEN_WAIT_MS  30000 /* for a coordinator that is still starting */
 #define OPEN_RETRY_MS 50
-
-/* Value of "key=" in a small file of key=value lines. */
-static int file_value(const char *path, const char *key, char *value,
-                      size_t value_bytes, struct crystal_error *err)
-{
-    char line[512];
-    size_t key_len = strlen(key);
-    struct crystal_error why = {0};
-    FILE *f = crystal_infile_stream(path, &why);
-    int rc;
-
-    if (!f)
-        return crystal_error_set(err, why.code, "coordinator: %s",
-                                 crystal_error_text(&why));
-    rc = crystal_error_set(err, ENOENT, "coordinator: %s has no line '%s='", path, key);
-    while (rc < 0 && fgets(line, sizeof line, f)) {
-        line[strcspn(line, "\n")] = '\0';
-        if (strncmp(line, key, key_len) != 0 || line[key_len] != '=')
-            continue;
-        if (strlen(line + key_len + 1) >= value_bytes)
-            break;
-        strcpy(value, line + key_len + 1);
-        rc = 0;
-    }
-    (void)fclose(f);
-    return rc;
-}
 
 static int hex_digit(int c)
 {
@@ -93,9 +67,9 @@ static int connect_once(const char *coord_file, int *ret_fd, struct crystal_erro
     char host[256], port[16];
     int fd = -1, rc, cause = 0;
 
-    rc = file_value(coord_file, "host", host, sizeof host, err);
+    rc = crystal_coord_file_value(coord_file, "host", host, sizeof host, err);
     if (rc == 0)
-        rc = file_value(coord_file, "port", port, sizeof port, err);
+        rc = crystal_coord_file_value(coord_file, "port", port, sizeof port, err);
     if (rc < 0)
         return rc;
     rc = getaddrinfo(host, port, &hints, &list);
