@@ -11,6 +11,7 @@
 #include "capture/entry.h"
 
 #include "runtime/env.h"
+#include "runtime/utf8.h"
 
 #include <pthread.h>
 #include <stdlib.h>
@@ -79,30 +80,13 @@ static int is_range(const char *message)
            (range.is_prefix || !message[range.name_bytes]);
 }
 
-/* The bytes of a character in UTF-8; 0 for what is none. */
-static size_t utf8_of(uint32_t c, char utf8[4])
-{
-    static const unsigned char lead[] = {0, 0, 0xc0, 0xe0, 0xf0};
-    size_t bytes = c < 0x80 ? 1 : c < 0x800 ? 2 : c < 0x10000 ? 3 : 4;
-
-    if (c > 0x10ffff)
-        return 0;
-    for (size_t i = bytes - 1; i > 0; i--, c >>= 6)
-        utf8[i] = (char)(0x80 | (c & 0x3f));
-    utf8[0] = (char)(bytes == 1 ? c : lead[bytes] | c);
-    return bytes;
-}
-
 static int is_wide_range(const wchar_t *message)
 {
-    size_t at = 0;
+    for (size_t at = 0; message && at < range.name_bytes; message++) {
+        uint32_t character;
+        size_t bytes = crystal_utf8_next(range.name + at, &character);
 
-    for (; message && at < range.name_bytes; message++) {
-        char utf8[4];
-        size_t bytes = utf8_of((uint32_t)*message, utf8);
-
-        if (!*message || !bytes || bytes > range.name_bytes - at ||
-            memcmp(range.name + at, utf8, bytes) != 0)
+        if (!bytes || (uint32_t)*message != character)
             return 0;
         at += bytes;
     }
