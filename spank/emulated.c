@@ -49,7 +49,8 @@ static void add_comment(const struct crystal_command *c)
             0) {
         words[1] = job;
         words[2] = comment;
-        free(crystal_ask_slurm("scontrol", NULL, words)); /* in vain: the job runs without */
+        free(crystal_ask_slurm("scontrol", NULL,
+                               words)); /* in vain: the job runs without */
         free(comment);
         free(job);
     }
